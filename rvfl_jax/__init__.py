@@ -1,0 +1,47 @@
+"""Online task-free class-incremental learning with randomised networks, in JAX."""
+
+from rvfl_jax import metrics
+from rvfl_jax.checks import NumericalError
+from rvfl_jax.edrvfl import EdRVFLState, edrvfl
+from rvfl_jax.labels import one_hot
+from rvfl_jax.learner import make_learner
+from rvfl_jax.network import features, init_weights
+from rvfl_jax.offline import (
+    fine_tuned_edrvfl,
+    non_incremental_edrvfl,
+    offline_edrvfl,
+    separate_edrvfl,
+)
+from rvfl_jax.run import History, offline_scores, run_stream, scan_stream
+from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
+from rvfl_jax.strength import adaptive_k
+from rvfl_jax.types import Learner, Run, StepInfo, Stream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "EdRVFLState",
+    "History",
+    "Learner",
+    "NumericalError",
+    "Run",
+    "StepInfo",
+    "Stream",
+    "adaptive_k",
+    "by_task",
+    "class_incremental_stream",
+    "edrvfl",
+    "features",
+    "fine_tuned_edrvfl",
+    "init_weights",
+    "make_learner",
+    "metrics",
+    "non_incremental_edrvfl",
+    "offline_edrvfl",
+    "offline_scores",
+    "one_hot",
+    "pad_batches",
+    "run_stream",
+    "scan_stream",
+    "separate_edrvfl",
+]

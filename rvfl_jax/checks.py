@@ -1,0 +1,94 @@
+"""Errors of the caller, found on the host and named before anything is compiled."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+
+
+class NumericalError(ArithmeticError):
+    """A factorisation failed or a value overflowed; the message names where and a remedy."""
+
+
+def is_traced(value: Any) -> bool:
+    """Whether `value` is abstract, so that its numbers cannot be looked at."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def positive_int(name: str, value: Any) -> int:
+    """`value` as an int of at least 1, or a ValueError."""
+    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not integral or value < 1:
+        raise ValueError(f"{name}: expected an integer of at least 1, got {value!r}")
+    return int(value)
+
+
+def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
+    """`value` if it is one of `choices`, or a ValueError that lists them."""
+    choices = list(choices)
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+    return value
+
+
+def per_layer(name: str, value: Any, num_layers: int, *, minimum: float, strict: bool) -> Any:
+    """A scalar or one number a layer, in range wherever it can be looked at.
+
+    Returns the value unchanged, so that Python floats stay weakly typed and traced
+    values stay traced.
+    """
+    shape = np.shape(value)
+    if shape not in ((), (num_layers,)):
+        raise ValueError(f"{name}: expected a scalar or shape ({num_layers},), got shape {shape}")
+    if is_traced(value):
+        return value
+    numbers = np.asarray(value, dtype=float)
+    inside = numbers > minimum if strict else numbers >= minimum
+    if not np.all(inside & np.isfinite(numbers)):
+        relation = "greater than" if strict else "at least"
+        raise ValueError(f"{name}: expected finite and {relation} {minimum:g}, got {value!r}")
+    return value
+
+
+def shape(name: str, array: Any, expected: tuple[int | None, ...], meaning: str) -> None:
+    """ValueError unless `array` has the expected shape; None matches any length."""
+    got = np.shape(array)
+    try:
+        chex.assert_shape(np.broadcast_to(0, got), expected)
+    except AssertionError:
+        want = ", ".join("any" if e is None else str(e) for e in expected)
+        raise ValueError(f"{name}: expected shape ({want}) = {meaning}, got {got}") from None
+
+
+def real_matrix(name: str, X: Any) -> np.ndarray:
+    """`X` as a non-empty (rows, features) array of finite numbers, or a ValueError."""
+    X = np.asarray(X)
+    if X.ndim != 2:
+        raise ValueError(f"{name}: expected 2 dimensions (rows, features), got shape {X.shape}")
+    if 0 in X.shape:
+        raise ValueError(f"{name}: expected at least one row and one feature, got shape {X.shape}")
+    if X.dtype.kind not in "fiub":
+        raise ValueError(f"{name}: expected real numbers, got dtype {X.dtype}")
+    finite(name, X)
+    return X
+
+
+def finite(name: str, X: np.ndarray) -> None:
+    """ValueError with the first place at which `X` is NaN or infinite."""
+    if X.dtype.kind != "f":
+        return
+    bad = ~np.isfinite(X)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{name}: expected finite numbers, got {X[where]} at {where}"
+            f" ({int(bad.sum())} such entries)"
+        )
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a real, finite Python or NumPy number."""
+    return isinstance(value, int | float | np.number) and math.isfinite(value)

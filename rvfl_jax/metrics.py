@@ -1,0 +1,156 @@
+"""Measures of continual learning, as pure functions of arrays.
+
+R[q, j] is the accuracy on the test set of task j after learning task q, both counted from
+0. The functions of R are NumPy; those of scores and probabilities run inside the compiled
+stream as well. Equation numbers are the paper's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import rel_entr
+
+from rvfl_jax.types import Array
+
+PROTOCOLS = ("class_incremental", "seen", "task_aware", "task_id")
+
+
+def accuracy_matrix(R: Any) -> np.ndarray:
+    """R as a float (Q, Q) array; ragged lower-triangular rows are filled with NaN.
+
+    Raises:
+        ValueError: if there are more or fewer than Q entries in a full row.
+    """
+    rows = [np.asarray(row, dtype=float) for row in R]
+    Q = len(rows)
+    full = np.full((Q, Q), np.nan)
+    for q, row in enumerate(rows):
+        if row.shape not in ((Q,), (q + 1,)):
+            raise ValueError(f"R: expected {q + 1} or {Q} entries in row {q}, got {row.shape}")
+        full[q, : len(row)] = row
+    return full
+
+
+def average_accuracy(R: Any) -> float:
+    """ACC = 1/Q sum_j R[Q, j], eq. (30)."""
+    return float(np.mean(accuracy_matrix(R)[-1]))
+
+
+def backward_transfer(R: Any) -> float:
+    """BWT = 1/(Q-1) sum_{j<Q} (R[Q, j] - R[j, j]), eq. (31); NaN for one task."""
+    R = accuracy_matrix(R)
+    return float(np.mean(R[-1, :-1] - np.diag(R)[:-1])) if len(R) > 1 else float("nan")
+
+
+def forward_transfer(R: Any, R_ind: Any) -> float:
+    """FWT = 1/(Q-1) sum_{j>1} (R[j, j] - R_ind[j]), eq. (32); NaN for one task.
+
+    Args:
+        R: (Q, Q).
+        R_ind: (Q,) accuracy on task j of an expert trained on task j alone.
+    """
+    R, R_ind = accuracy_matrix(R), np.asarray(R_ind, dtype=float)
+    if R_ind.shape != (len(R),):
+        raise ValueError(f"R_ind: expected shape ({len(R)},), got {R_ind.shape}")
+    return float(np.mean((np.diag(R) - R_ind)[1:])) if len(R) > 1 else float("nan")
+
+
+def forgetting(R: Any) -> np.ndarray:
+    """(Q,) mean over earlier tasks of the best accuracy so far minus the present one.
+
+    F_q = 1/(q-1) sum_{j<q} (max_{i<q} R[i, j] - R[q, j]); the first entry is NaN.
+    """
+    R = accuracy_matrix(R)
+    after = [np.mean(np.nanmax(R[:q, :q], axis=0) - R[q, :q]) for q in range(1, len(R))]
+    return np.array([np.nan, *after])
+
+
+def incremental_accuracy(R: Any, task_rows: Sequence[int] | np.ndarray) -> np.ndarray:
+    """(Q,) accuracy on all classes so far after each task; its mean is A-bar, its last A_B.
+
+    Args:
+        R: (Q, Q).
+        task_rows: (Q,) test rows of each task, which weigh its accuracy.
+    """
+    R, rows = accuracy_matrix(R), np.asarray(task_rows, dtype=float)
+    return np.array([np.average(R[q, : q + 1], weights=rows[: q + 1]) for q in range(len(R))])
+
+
+def cumulative_regret(regret: Any) -> np.ndarray:
+    """Running sum of regret(t), eq. (34)."""
+    return np.cumsum(np.asarray(regret, dtype=float))
+
+
+def accuracy(probabilities: Array, y: Array) -> Array:
+    """acc: share of rows whose largest column is theirs, eq. (33).
+
+    Args:
+        probabilities: (..., n, m) probabilities or scores.
+        y: (n,) true columns.
+
+    Returns:
+        (...,).
+    """
+    return jnp.mean(jnp.argmax(probabilities, axis=-1) == y, axis=-1)
+
+
+def protocol_hits(
+    probabilities: Array, y: Array, *, class_task: Array, seen: Array
+) -> dict[str, Array]:
+    """Which rows are right under each protocol.
+
+    "class_incremental" chooses among all columns, "seen" among classes seen so far,
+    "task_aware" among the classes of the row's own task (which tells the learner what it
+    should find out), and "task_id" asks only whether the class chosen among all lies in
+    the row's task.
+
+    Args:
+        probabilities: (n, m).
+        y: (n,) true columns.
+        class_task: (m,) task of each class.
+        seen: (m,) truth values.
+
+    Returns:
+        (n,) truth values for each of `PROTOCOLS`.
+    """
+    own_task = class_task[None, :] == class_task[y][:, None]
+    among_all = jnp.argmax(probabilities, axis=-1)
+    among_seen = jnp.argmax(jnp.where(seen, probabilities, -1.0), axis=-1)
+    among_own = jnp.argmax(jnp.where(own_task, probabilities, -1.0), axis=-1)
+    return {
+        "class_incremental": among_all == y,
+        "seen": (among_seen == y) & seen[y],
+        "task_aware": among_own == y,
+        "task_id": class_task[among_all] == class_task[y],
+    }
+
+
+def squared_loss(scores: Array, targets: Array) -> Array:
+    """|| (scores - targets) / n ||_F^2, with the division inside the norm as in eq. (34)."""
+    return jnp.sum(((scores - targets) / len(targets)) ** 2)
+
+
+def regret(scores: Array, expert_scores: Array, targets: Array) -> Array:
+    """Squared loss of the learner minus that of the offline expert, eq. (34).
+
+    Args:
+        scores: (n, m) raw scores, mean over sub-learners.
+        expert_scores: (n, m) of the expert that saw the whole stream.
+        targets: (n, m) one-hot.
+
+    Returns:
+        Scalar; below 0 where the learner does better on these rows.
+    """
+    return squared_loss(scores, targets) - squared_loss(expert_scores, targets)
+
+
+def kl_divergence(expert: Array, learner: Array) -> Array:
+    """Mean over rows of sum_c p_c log(p_c / q_c), KL(t) of eq. (35), in nats.
+
+    Args:
+        expert: (n, m) probabilities p of the offline expert.
+        learner: (n, m) probabilities q of the learner.
+    """
+    return jnp.mean(jnp.sum(rel_entr(expert, learner), axis=-1))

@@ -1,0 +1,531 @@
+"""The one driver: a learner along a stream, compiled as one scan.
+
+`scan_stream` is the pure function, for use under jit, vmap and grad. `run_stream` checks
+its inputs on the host, picks the precision, compiles, shows progress and hands back plain
+arrays.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rvfl_jax.checks import NumericalError, finite, positive_int, real_matrix
+from rvfl_jax.evaluation import Evaluation, Examined, Expert, evaluate_scores
+from rvfl_jax.labels import to_columns
+from rvfl_jax.linalg import precision_scope
+from rvfl_jax.progress import track
+from rvfl_jax.types import Array, Carry, Learner, Run, State, Stream
+
+SCHEDULES = ("batch", "task", "never")
+REMEDY = (
+    'use precision="double" or solver="information", a larger ridge, or features on a smaller scale'
+)
+
+
+class Batches(NamedTuple):
+    """Batches on their way through the scan: X (T, b, s), y and weight (T, b)."""
+
+    X: Any
+    y: Any
+    weight: Any
+
+
+class StepRecord(NamedTuple):
+    """What the scan keeps of one step; see `History`."""
+
+    k_t: Array
+    k_next: Array
+    sigma_share: Array
+    healthy: Array
+    rows: Array
+    hits: Array
+    loss: Array
+    evaluation: Evaluation | None
+
+
+class History(NamedTuple):
+    """A run as plain NumPy arrays. T batches, E evaluations, L sub-learners, Q tasks.
+
+    Attributes:
+        k_t: (T, L) strength of the batch that was learned.
+        k_next: (T, L) strength put on the announced batch.
+        sigma_share: (T, L) see `StepInfo`.
+        healthy: (T, L).
+        rows: (T,) rows of each batch, padding left out.
+        prequential_accuracy: (T,) of the guesses on each batch before it was learned;
+            NaN for a batch without rows.
+        prequential_loss: (T,) their squared error, summed over columns, mean over rows.
+        evaluated: (E,) batches after which the test set was looked at.
+        accuracy: protocol to (E,); "class_incremental" is acc(t), eq. (33).
+        task_accuracy: protocol to (E, Q).
+        learner_accuracy: (E, L) acc(t) of each sub-learner.
+        regret: (E,) eq. (34).
+        cumulative_regret: (E,) its running sum.
+        kl: (E,) eq. (35).
+        R: protocol to (Q, Q) accuracy on task j after task q; empty unless every task's
+            end was evaluated.
+        task_rows: (Q,) test rows of each task.
+    """
+
+    k_t: np.ndarray
+    k_next: np.ndarray
+    sigma_share: np.ndarray
+    healthy: np.ndarray
+    rows: np.ndarray
+    prequential_accuracy: np.ndarray
+    prequential_loss: np.ndarray
+    evaluated: np.ndarray
+    accuracy: dict[str, np.ndarray]
+    task_accuracy: dict[str, np.ndarray]
+    learner_accuracy: np.ndarray
+    regret: np.ndarray
+    cumulative_regret: np.ndarray
+    kl: np.ndarray
+    R: dict[str, np.ndarray]
+    task_rows: np.ndarray
+
+
+def scan_stream(
+    learner: Learner,
+    carry: Carry,
+    seen: Array,
+    batches: Batches,
+    *,
+    num_steps: int,
+    evaluate: Array | None = None,
+    test: Examined | None = None,
+) -> tuple[Carry, Array, StepRecord]:
+    """Learn `num_steps` batches in one `lax.scan`; pure, traceable, differentiable.
+
+    Args:
+        learner: the method.
+        carry: from `learner.stream.begin` on the first batch, or from the scan before.
+        seen: (m,) classes met so far.
+        batches: at least `num_steps` of them; one more, if there is one, is announced to
+            the last step, which otherwise has no forward term.
+        num_steps: static.
+        evaluate: (num_steps,) truth values, where to look at the test set; None is never.
+        test: the test set, or None.
+
+    Returns:
+        The carry, the classes seen, and a `StepRecord` with a leading axis of steps.
+    """
+    num_classes, last = seen.shape[0], batches.X.shape[0] - 1
+
+    def body(state: tuple[Carry, Array], t: Array) -> tuple[tuple[Carry, Array], StepRecord]:
+        carry, seen = state
+        valid = batches.weight[t] > 0
+        targets = jax.nn.one_hot(batches.y[t], num_classes)
+        upcoming = jnp.minimum(t + 1, last)
+        weight_next = jnp.where(t < last, batches.weight[upcoming], 0)
+        carry, info = learner.stream.advance(carry, targets, batches.X[upcoming], weight_next)
+        seen = seen | jnp.any(valid[:, None] & (targets > 0), axis=0)
+        error = jnp.sum((jnp.mean(info.guess_scores, axis=0) - targets) ** 2, axis=-1)
+        record = StepRecord(
+            info.k_t,
+            info.k_next,
+            info.sigma_share,
+            info.healthy,
+            rows=jnp.sum(valid),
+            hits=jnp.sum(valid & (jnp.argmax(info.guess, axis=-1) == batches.y[t])),
+            loss=jnp.sum(jnp.where(valid, error, 0.0)),
+            evaluation=look(t, carry, seen),
+        )
+        return (carry, seen), record
+
+    def look(t: Array, carry: Carry, seen: Array) -> Evaluation | None:
+        if test is None or evaluate is None:
+            return None
+
+        def measure(_: None) -> Evaluation:
+            scores = learner.stream.read(carry, test.Z)
+            return evaluate_scores(scores, seen, test, learner.combine)
+
+        empty = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(measure, None)
+        )
+        return lax.cond(evaluate[t], measure, lambda _: empty, None)
+
+    (carry, seen), record = lax.scan(body, (carry, seen), jnp.arange(num_steps))
+    return carry, seen, record
+
+
+@partial(jax.jit, static_argnames=("learner", "num_features", "num_classes"))
+def _init(learner: Learner, key: Array, num_features: int, num_classes: int) -> State:
+    return learner.init(key, num_features, num_classes)
+
+
+def _embed(learner: Learner, state: State, test: Examined | None) -> Examined | None:
+    """Do once what every look at the test set would do again."""
+    if test is None:
+        return None
+    expert = test.expert
+    if expert is not None:
+        expert = Expert(jnp.mean(expert, axis=0), learner.combine(expert))
+    return test._replace(Z=learner.stream.embed(state, test.Z), expert=expert)
+
+
+@partial(jax.jit, static_argnames="learner")
+def _begin(learner: Learner, state: State, X: Array, weight: Array) -> Carry:
+    return learner.stream.begin(state, X, weight)
+
+
+@partial(jax.jit, static_argnames="learner")
+def _finish(learner: Learner, carry: Carry) -> State:
+    return learner.stream.finish(carry)
+
+
+_embed_jit = partial(jax.jit, static_argnames="learner")(_embed)
+_scan = partial(jax.jit, static_argnames=("learner", "num_steps"), donate_argnames="carry")(
+    scan_stream
+)
+
+
+@partial(jax.jit, static_argnames=("learner", "num_steps"))
+def _whole(
+    learner: Learner,
+    state: State,
+    seen: Array,
+    batches: Batches,
+    *,
+    num_steps: int,
+    evaluate: Array | None,
+    test: Examined | None,
+) -> tuple[State, StepRecord]:
+    """The whole stream as one program, test features included."""
+    test = _embed(learner, state, test)
+    carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
+    carry, _, record = scan_stream(
+        learner, carry, seen, batches, num_steps=num_steps, evaluate=evaluate, test=test
+    )
+    return learner.stream.finish(carry), record
+
+
+@partial(jax.jit, static_argnames=("learner", "num_classes"))
+def _offline_scores(
+    learner: Learner, state: State, batches: Batches, X_test: Array, num_classes: int
+) -> Array:
+    X = batches.X.reshape(-1, batches.X.shape[-1])
+    Y = jax.nn.one_hot(batches.y.reshape(-1), num_classes)
+    assert learner.fit_offline is not None
+    fitted = learner.fit_offline(state, X, Y, batches.weight.reshape(-1))
+    return learner.scores(fitted, X_test)
+
+
+def offline_scores(
+    learner: Learner,
+    stream: Stream,
+    X_test: Any,
+    *,
+    key: Array,
+    num_classes: int | None = None,
+    precision: str = "double",
+) -> np.ndarray:
+    """(L, n, m) test scores of the expert that learns the whole stream at once, eq. (5).
+
+    The expert has the random features that `learner.init(key, ...)` draws, so it is the
+    reference of every run with that key and network, whatever its k.
+
+    Raises:
+        ValueError: if the method has no offline counterpart, or on unusable data.
+    """
+    if learner.fit_offline is None:
+        raise ValueError("learner: expected one with fit_offline, got one without")
+    check_stream(stream)
+    X_test = real_matrix("X_test", X_test)
+    m = num_classes or len(stream.classes)
+    with precision_scope(precision):
+        state = _init(learner, key, stream.X.shape[-1], m)
+        batches = Batches(stream.X, stream.y, stream.weight)
+        return np.asarray(_offline_scores(learner, state, batches, X_test, m))
+
+
+def run_stream(
+    learner: Learner,
+    stream: Stream,
+    *,
+    key: Array,
+    test: tuple[Any, Any] | None = None,
+    evaluate: str | int = "batch",
+    expert: str | np.ndarray | None = "offline",
+    precision: str = "double",
+    num_classes: int | None = None,
+    state: State | None = None,
+    lookahead: Any = None,
+    chunk_size: int | None = None,
+    progress: bool | Callable[[int, int], None] = False,
+    on_failure: str = "raise",
+) -> Run:
+    """Run a learner once along a stream, in one pass and in one compiled program.
+
+    Example:
+        >>> stream = class_incremental_stream(X, y, num_tasks=5, num_batches=20, seed=0)
+        >>> run = run_stream(learner, stream, key=jax.random.key(0), test=(X_test, y_test))
+        >>> run.history.accuracy["class_incremental"]
+
+    A second run of the same learner on the same shapes compiles nothing.
+
+    Args:
+        learner: the method.
+        stream: from `class_incremental_stream` or built by hand.
+        key: PRNG key of the random features.
+        test: (X, y) with labels in the stream's own terms, or None.
+        evaluate: when to look at the test set: "batch", "task" (at task ends), "never",
+            or an integer E for every E batches and at the end.
+        expert: reference of regret and KL: "offline" fits it (if the method has one), an
+            (L, n, m) array is taken as the result of `offline_scores`, None leaves both
+            NaN.
+        precision: "double" or "single", for this run only; the global setting is left
+            alone.
+        num_classes: m, the designed capacity; the classes of the stream when None.
+        state: where to go on from; fresh from `key` when None. It is not consumed.
+        lookahead: (b', s) inputs that follow the stream, b' at most b, announced to the
+            last step; without them the last step has no forward term.
+        chunk_size: batches per compiled call. None runs the stream as one program, or in
+            about 20 chunks when progress is shown.
+        progress: True for a progress bar, or a function of (batches done, batches).
+        on_failure: "raise" a NumericalError that names the batch, or "return" the run with
+            `history.healthy` telling.
+
+    Returns:
+        Run(state, history).
+
+    Raises:
+        ValueError: on unusable input, before anything is compiled.
+        NumericalError: if a factorisation failed or a value overflowed.
+    """
+    check_stream(stream)
+    T, _b, s = stream.X.shape
+    m = len(stream.classes) if num_classes is None else positive_int("num_classes", num_classes)
+    if m < len(stream.classes):
+        raise ValueError(f"num_classes: expected at least {len(stream.classes)}, got {m}")
+    schedule = _schedule(evaluate, stream, T)
+    if on_failure not in ("raise", "return"):
+        raise ValueError(f"on_failure: expected raise or return, got {on_failure!r}")
+    batches = _announce(Batches(stream.X, stream.y, stream.weight), lookahead)
+    encoded = None if test is None else _encode_test(test, stream, s)
+    with precision_scope(precision):
+        if state is None:
+            state = _init(learner, key, s, m)
+        test_set = None
+        if encoded is not None and schedule is not None:
+            reference = _reference(learner, state, stream, encoded[0], expert, m)
+            test_set = _test_set(*encoded, stream, m, reference)
+        seen = np.zeros(m, bool)
+        if chunk_size is None and not progress:
+            final, record = _whole(
+                learner, state, seen, batches, num_steps=T, evaluate=schedule, test=test_set
+            )
+        else:
+            size = -(-T // 20) if chunk_size is None else positive_int("chunk_size", chunk_size)
+            final, record = _in_chunks(
+                learner, state, seen, batches, T, min(size, T), schedule, test_set, progress
+            )
+        jax.block_until_ready(final)
+    history = _history(record, schedule, stream, test_set)
+    if on_failure == "raise":
+        raise_if_unhealthy(history.healthy)
+    return Run(final, history)
+
+
+def raise_if_unhealthy(healthy: np.ndarray) -> None:
+    """NumericalError that names the first unhealthy batch; healthy is (T, L)."""
+    if healthy.all():
+        return
+    t, layer = (int(i) for i in np.argwhere(~healthy)[0])
+    raise NumericalError(
+        f"batch {t}, sub-learner {layer}: a factorisation failed or a value was not finite"
+        f" ({int((~healthy).any(axis=1).sum())} of {len(healthy)} batches affected; these"
+        f" were left out of what was learned). Remedy: {REMEDY}."
+    )
+
+
+def check_stream(stream: Stream) -> None:
+    """ValueError if the stream's arrays do not fit together or hold what cannot be learned."""
+    X, y, weight = (np.asarray(a) for a in (stream.X, stream.y, stream.weight))
+    if X.ndim != 3 or 0 in X.shape:
+        raise ValueError(f"stream.X: expected non-empty (T, b, num_features), got {X.shape}")
+    for name, array in (("y", y), ("weight", weight)):
+        if array.shape != X.shape[:2]:
+            raise ValueError(f"stream.{name}: expected shape {X.shape[:2]}, got {array.shape}")
+    if y.dtype.kind not in "iu":
+        raise ValueError(f"stream.y: expected integer columns, got dtype {y.dtype}")
+    if not (np.isfinite(weight) & (weight >= 0)).all():
+        raise ValueError("stream.weight: expected finite weights of at least 0, got others")
+    used = weight > 0
+    if not used.any():
+        raise ValueError("stream.weight: expected at least one row of positive weight, got none")
+    inside = (y >= 0) & (y < len(stream.classes))
+    if (used & ~inside).any():
+        raise ValueError(
+            f"stream.y: expected columns 0 to {len(stream.classes) - 1}, got {y[used & ~inside][0]}"
+        )
+    if X.dtype.kind == "f" and not np.isfinite(X.sum(dtype=np.float64)):
+        finite("stream.X", np.where(used[..., None], X, 0))
+
+
+def _schedule(evaluate: str | int, stream: Stream, T: int) -> np.ndarray | None:
+    if evaluate == "never":
+        return None
+    if evaluate == "batch":
+        return np.ones(T, bool)
+    at = np.zeros(T, bool)
+    if evaluate == "task":
+        at[stream.task_ends] = True
+    elif isinstance(evaluate, str):
+        raise ValueError(
+            f"evaluate: expected one of {', '.join(SCHEDULES)} or an integer, got {evaluate!r}"
+        )
+    else:
+        at[positive_int("evaluate", evaluate) - 1 :: evaluate] = True
+    at[-1] = True
+    return at
+
+
+def _announce(batches: Batches, lookahead: Any) -> Batches:
+    if lookahead is None:
+        return batches
+    _, b, s = batches.X.shape
+    rows = real_matrix("lookahead", lookahead)
+    if rows.shape[1] != s or len(rows) > b:
+        raise ValueError(f"lookahead: expected at most {b} rows of {s}, got shape {rows.shape}")
+    X = np.zeros((1, b, s), batches.X.dtype)
+    X[0, : len(rows)] = rows
+    weight = (np.arange(b) < len(rows)).astype(batches.weight.dtype)[None]
+    return Batches(
+        np.concatenate([batches.X, X]),
+        np.concatenate([batches.y, np.zeros((1, b), batches.y.dtype)]),
+        np.concatenate([batches.weight, weight]),
+    )
+
+
+def _encode_test(test: tuple[Any, Any], stream: Stream, s: int) -> tuple[np.ndarray, np.ndarray]:
+    X = real_matrix("test X", test[0])
+    if X.shape[1] != s:
+        raise ValueError(f"test X: expected {s} features, got {X.shape[1]}")
+    y = to_columns("test y", test[1], stream.classes)
+    if len(y) != len(X):
+        raise ValueError(f"test y: expected {len(X)} labels, got {len(y)}")
+    return X, y
+
+
+def _reference(
+    learner: Learner,
+    state: State,
+    stream: Stream,
+    X_test: np.ndarray,
+    expert: str | np.ndarray | None,
+    m: int,
+) -> Any:
+    if expert is None or (isinstance(expert, str) and learner.fit_offline is None):
+        return None
+    if isinstance(expert, str):
+        if expert != "offline":
+            raise ValueError(f"expert: expected offline, an array or None, got {expert!r}")
+        batches = Batches(stream.X, stream.y, stream.weight)
+        return _offline_scores(learner, state, batches, X_test, m)
+    if np.ndim(expert) != 3 or np.shape(expert)[1:] != (len(X_test), m):
+        raise ValueError(f"expert: expected shape (L, {len(X_test)}, {m}), got {np.shape(expert)}")
+    return expert
+
+
+def _test_set(X: np.ndarray, y: np.ndarray, stream: Stream, m: int, reference: Any) -> Examined:
+    spare = m - len(stream.classes)
+    # Columns that no class has claimed belong to no task.
+    class_task = np.pad(stream.class_task, (0, spare), constant_values=-1)
+    rows = np.bincount(stream.class_task[y], minlength=stream.num_tasks)
+    return Examined(X, y, class_task, rows.astype(np.float32), reference)
+
+
+def _in_chunks(
+    learner: Learner,
+    state: State,
+    seen: Any,
+    batches: Batches,
+    T: int,
+    size: int,
+    schedule: np.ndarray | None,
+    test: Examined | None,
+    progress: bool | Callable[[int, int], None],
+) -> tuple[State, StepRecord]:
+    """The stream in several calls of one compiled program.
+
+    The last chunk is filled with empty batches, which leave no trace.
+    """
+    test = _embed_jit(learner, state, test)
+    carry = _begin(learner, state, batches.X[0], batches.weight[0])
+    # The carry is donated, and its weights may share memory with the caller's state.
+    carry = jax.tree.map(jnp.copy, carry)
+    records = []
+    with track(T, progress) as advance:
+        for start in range(0, T, size):
+            piece = jax.tree.map(partial(_window, start=start, length=size + 1), batches)
+            looks = None if schedule is None else _window(schedule, start=start, length=size)
+            carry, seen, record = _scan(
+                learner, carry, seen, piece, num_steps=size, evaluate=looks, test=test
+            )
+            records.append(jax.tree.map(np.asarray, record))
+            advance(min(start + size, T))
+    record = jax.tree.map(lambda *parts: np.concatenate(parts)[:T], *records)
+    return _finish(learner, carry), record
+
+
+def _window(array: np.ndarray, *, start: int, length: int) -> np.ndarray:
+    """`length` entries from `start`, filled with zeros beyond the end."""
+    piece = array[start : start + length]
+    missing = length - len(piece)
+    return np.pad(piece, [(0, missing)] + [(0, 0)] * (piece.ndim - 1)) if missing else piece
+
+
+def _history(
+    scanned: StepRecord, schedule: np.ndarray | None, stream: Stream, test: Examined | None
+) -> History:
+    record: Any = jax.tree.map(np.asarray, scanned)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        prequential_accuracy = record.hits / record.rows
+        prequential_loss = record.loss / record.rows
+    common: dict[str, Any] = {
+        "k_t": record.k_t,
+        "k_next": record.k_next,
+        "sigma_share": record.sigma_share,
+        "healthy": record.healthy,
+        "rows": record.rows,
+        "prequential_accuracy": prequential_accuracy,
+        "prequential_loss": prequential_loss,
+    }
+    if record.evaluation is None or schedule is None or test is None:
+        layers = record.k_t.shape[1]
+        none = np.zeros(0)
+        return History(
+            **common,
+            evaluated=np.zeros(0, int),
+            accuracy={},
+            task_accuracy={},
+            learner_accuracy=np.zeros((0, layers)),
+            regret=none,
+            cumulative_regret=none,
+            kl=none,
+            R={},
+            task_rows=none,
+        )
+    evaluated = np.flatnonzero(schedule)
+    kept: Any = jax.tree.map(lambda leaf: leaf[evaluated], record.evaluation)
+    at_ends = np.searchsorted(evaluated, stream.task_ends)
+    complete = np.isin(stream.task_ends, evaluated).all()
+    return History(
+        **common,
+        evaluated=evaluated,
+        accuracy=kept.accuracy,
+        task_accuracy=kept.task_accuracy,
+        learner_accuracy=kept.learner_accuracy,
+        regret=kept.regret,
+        cumulative_regret=np.cumsum(kept.regret),
+        kl=kept.kl,
+        R={name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {},
+        task_rows=np.asarray(test.rows_of_task, dtype=int),
+    )

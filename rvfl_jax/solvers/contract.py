@@ -1,0 +1,50 @@
+"""What every solver takes and gives."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from rvfl_jax.types import Array
+
+
+class Batch(NamedTuple):
+    """Weighted features of one batch for one sub-learner.
+
+    Attributes:
+        D: (b, d) rows scaled by the square root of their weight; zero in padding.
+        valid: (b,) True for rows that count.
+    """
+
+    D: Array
+    valid: Array
+
+
+class Readout(NamedTuple):
+    """One sub-learner between two steps, in the terms of the public state.
+
+    Attributes:
+        eta_dagger: (d, d) inverse of A = lambda I + sum_i c_i D_i^T D_i.
+        eta: (d, d) inverse of A + k D_next^T D_next.
+        theta_ridge: (d, m) eta_dagger times B = sum_i D_i^T Y_i.
+        theta: (d, m) eta B.
+        k: scalar strength inside eta.
+    """
+
+    eta_dagger: Array
+    eta: Array
+    theta_ridge: Array
+    theta: Array
+    k: Array
+
+
+class Report(NamedTuple):
+    """k_t, k_next and health of one step of one sub-learner; scalars."""
+
+    k_t: Array
+    k_next: Array
+    healthy: Array
+
+
+def strength_or_none(k: Array, upcoming: Batch) -> Array:
+    """k, or 0 where nothing was announced."""
+    return jnp.where(jnp.any(upcoming.valid), k, 0.0)

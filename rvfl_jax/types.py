@@ -1,0 +1,133 @@
+"""The shapes that everything else agrees on: a learner, a stream, a run.
+
+No algorithm lives here. Axis letters: L sub-learners, T batches, b rows a batch,
+s input features, d readout inputs (N + s), m class columns, Q tasks, n test rows,
+E evaluations.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+Array = jax.Array
+State = Any
+Carry = Any
+
+
+class StepInfo(NamedTuple):
+    """What a person may want to see of one step; no later step needs it.
+
+    Attributes:
+        guess: (b, m) ensemble probabilities on the incoming batch, from theta_t.
+        guess_scores: (L, b, m) raw scores behind `guess`.
+        k_t: (L,) forward strength of the batch that was learned.
+        k_next: (L,) forward strength put on the announced batch; 0 when there is none.
+        sigma_share: (L,) part of the trace in eq. (29) that sigma alone decides;
+            near 1 when k has collapsed to plain ridge, 0 for a constant k.
+        healthy: (L,) False where input or linear algebra was not finite. An unhealthy
+            batch leaves what was learned before untouched.
+    """
+
+    guess: Array
+    guess_scores: Array
+    k_t: Array
+    k_next: Array
+    sigma_share: Array
+    healthy: Array
+
+
+class StreamForm(NamedTuple):
+    """How a learner is driven along a stream, holding one announced batch in hand.
+
+    Attributes:
+        begin: `(state, X_1, weight_1) -> carry`.
+        advance: `(carry, Y_t, X_next, weight_next) -> (carry, info)`; learns the batch in
+            hand and takes the next one.
+        finish: `carry -> state`.
+        embed: `(state, X) -> Z`, whatever of a fixed test set need be computed only once.
+        read: `(carry, Z) -> (L, n, m)` raw scores.
+    """
+
+    begin: Callable[..., Carry]
+    advance: Callable[..., tuple[Carry, StepInfo]]
+    finish: Callable[[Carry], State]
+    embed: Callable[[State, Any], Any]
+    read: Callable[[Carry, Any], Array]
+
+
+class Learner(NamedTuple):
+    """A method as pure functions; its configuration lives in their closures.
+
+    Attributes:
+        init: `(key, num_features, num_classes) -> state`.
+        step: `(state, X_t, Y_t, X_next, *, weight_t=None, weight_next=None)
+            -> (state, info)`.
+        predict: `(state, X) -> (n, m)` ensemble probabilities.
+        scores: `(state, X) -> (L, n, m)` raw scores of every sub-learner.
+        combine: `(L, n, m) scores -> (n, m)` ensemble probabilities.
+        stream: the same step in the form that `run_stream` scans.
+        fit_offline: `(state, X, Y, weight) -> state`, the hindsight expert with the same
+            random features; None where a method has none.
+        consolidate: `state -> state`, called at a known task boundary; the identity for
+            methods that need none.
+    """
+
+    init: Callable[..., State]
+    step: Callable[..., tuple[State, StepInfo]]
+    predict: Callable[..., Array]
+    scores: Callable[..., Array]
+    combine: Callable[[Array], Array]
+    stream: StreamForm
+    fit_offline: Callable[..., State] | None = None
+    consolidate: Callable[[State], State] = lambda state: state
+
+
+class Stream(NamedTuple):
+    """A labelled batch stream on the host.
+
+    Attributes:
+        X: (T, b, s) inputs, padded.
+        y: (T, b) column index of each row's class; 0 in padding.
+        weight: (T, b) row weights; 0 marks padding.
+        classes: (m,) original labels; column c stands for `classes[c]`.
+        task: (T,) task of each batch (of most of its rows when boundaries are blurred).
+        class_task: (m,) task of each class.
+
+    A learner sees X, y and weight only; `task` and `class_task` are for evaluation.
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    classes: np.ndarray
+    task: np.ndarray
+    class_task: np.ndarray
+
+    @property
+    def num_batches(self) -> int:
+        """T."""
+        return self.X.shape[0]
+
+    @property
+    def num_tasks(self) -> int:
+        """Q."""
+        return int(self.class_task.max()) + 1
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of positive weight in the whole stream."""
+        return int((self.weight > 0).sum())
+
+    @property
+    def task_ends(self) -> np.ndarray:
+        """(Q,) index of the last batch of each task."""
+        return np.array([np.flatnonzero(self.task == q)[-1] for q in range(self.num_tasks)])
+
+
+class Run(NamedTuple):
+    """The learner's last state and the history of its run."""
+
+    state: State
+    history: Any

@@ -1,0 +1,562 @@
+"""The learner against dense references at every t, and what it must leave alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rvfl_jax
+from tests import references, tolerances
+from tests.streams import ragged_stream, reweighted, weighted_batches
+
+LAMBDA = 0.3
+SOLVERS = ("covariance", "information")
+
+
+def make(k, *, num_layers=1, ridge=LAMBDA, **options):
+    ridge = np.asarray(ridge) if isinstance(ridge, tuple) else ridge
+    return rvfl_jax.edrvfl(num_layers=num_layers, num_nodes=9, ridge=ridge, k=k, **options)
+
+
+@functools.cache
+def compiled(**options):
+    """init and step with k as an argument, so that all values of k share one program."""
+
+    def step(k, *args, **weights):
+        return make(k, **options).step(*args, **weights)
+
+    return jax.jit(make(1.0, **options).init, static_argnums=(1, 2)), jax.jit(step)
+
+
+def walk(k, stream, *, static_k=False, **options):
+    """States and infos of a Python loop over `step`, which announces every next batch."""
+    m, T = len(stream.classes), len(stream.X)
+    if static_k:
+        learner = make(k, **options)
+        init, step = learner.init, jax.jit(learner.step)
+    else:
+        init, step_k = compiled(**options)
+        step = functools.partial(step_k, k)
+        if isinstance(k, rvfl_jax.strength.AdaptiveK) and k.estimator == "random_diagonal":
+            init = make(k, **options).init
+    state = init(jax.random.key(0), stream.X.shape[-1], m)
+    for t in range(T):
+        last = t + 1 == T
+        state, info = step(
+            state,
+            stream.X[t],
+            rvfl_jax.one_hot(stream.y[t], m),
+            stream.X[0] if last else stream.X[t + 1],
+            weight_t=stream.weight[t],
+            weight_next=np.zeros_like(stream.weight[t]) if last else stream.weight[t + 1],
+        )
+        yield state, info
+
+
+def batches_of(stream, state, layer, activation="relu"):
+    return weighted_batches(stream, lambda X: references.features(state.W, X, activation), layer)
+
+
+def check_against_literal(steps, stream, num_layers, **algorithm):
+    for layer in range(num_layers):
+        batches = batches_of(stream, steps[0][0], layer)
+        literal = references.literal_algorithm(batches, LAMBDA, **algorithm)
+        for (state, info), want in zip(steps, literal, strict=True):
+            theta, eta_dagger, eta, k_t, k_next = want
+            assert references.relative_error(state.theta[layer], theta) <= tolerances.CLOSED_FORM
+            error = references.relative_error(state.eta_dagger[layer], eta_dagger)
+            assert error <= tolerances.CLOSED_FORM
+            assert references.relative_error(state.eta[layer], eta) <= tolerances.CLOSED_FORM
+            np.testing.assert_allclose(info.k_next[layer], k_next, rtol=tolerances.CLOSED_FORM)
+            np.testing.assert_allclose(info.k_t[layer], k_t, rtol=tolerances.CLOSED_FORM)
+            assert bool(info.healthy[layer])
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("cold_start", ["exact", "paper"])
+@pytest.mark.parametrize("num_layers", [1, 5])
+@pytest.mark.parametrize("k", [0.0, 1.0, 1.414])
+def test_constant_k_has_the_closed_form_at_every_t(k, num_layers, cold_start, solver):
+    stream = reweighted(ragged_stream())
+    steps = walk(k, stream, num_layers=num_layers, cold_start=cold_start, solver=solver)
+    for t, (state, _) in enumerate(steps):
+        for layer in range(num_layers):
+            batches = batches_of(stream, state, layer)
+            want = references.closed_form(batches, LAMBDA, t, k, cold_start=cold_start)
+            error = references.relative_error(state.theta[layer], want)
+            assert error <= tolerances.CLOSED_FORM, (t, layer)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("cold_start", ["exact", "paper"])
+@pytest.mark.parametrize("num_layers", [1, 5])
+def test_reused_adaptive_k_has_the_closed_form_at_every_t(num_layers, cold_start, solver):
+    stream = ragged_stream()
+    k = rvfl_jax.adaptive_k(kappa=2.0, sigma=0.1, reuse_k=True)
+    steps = walk(k, stream, num_layers=num_layers, cold_start=cold_start, solver=solver)
+    for t, (state, info) in enumerate(steps):
+        for layer in range(num_layers):
+            batches = batches_of(stream, state, layer)
+            want = references.closed_form(
+                batches, LAMBDA, t, float(info.k_next[layer]), cold_start=cold_start
+            )
+            error = references.relative_error(state.theta[layer], want)
+            assert error <= tolerances.CLOSED_FORM, (t, layer)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("cold_start", ["exact", "paper"])
+@pytest.mark.parametrize("k", [0.0, 1.0, 1.414])
+def test_constant_k_equals_the_literal_algorithm_1(k, cold_start, solver):
+    stream = ragged_stream()
+    steps = list(walk(k, stream, num_layers=2, cold_start=cold_start, solver=solver))
+    check_against_literal(steps, stream, 2, k=k, cold_start=cold_start)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("cold_start", ["exact", "paper"])
+@pytest.mark.parametrize("reuse_k", [False, True])
+@pytest.mark.parametrize("rows", [97, 400])
+def test_adaptive_k_equals_the_literal_algorithm_2(rows, reuse_k, cold_start, solver):
+    """With 400 rows batches are longer than the 15 features, the wide form of eq. (29)."""
+    k = rvfl_jax.adaptive_k(kappa=0.7, sigma=0.2, reuse_k=reuse_k)
+    stream = ragged_stream(rows)
+    steps = list(walk(k, stream, num_layers=2, cold_start=cold_start, solver=solver))
+    algorithm = {"kappa": 0.7, "sigma": 0.2, "cold_start": cold_start, "reuse_k": reuse_k}
+    check_against_literal(steps, stream, 2, **algorithm)
+
+
+def test_solver_auto_takes_the_information_form_for_long_batches():
+    from rvfl_jax.solvers import covariance, information
+
+    learner = make(1.0)
+    state = learner.init(jax.random.key(0), 6, 4)
+    short = learner.stream.begin(state, jnp.ones((2, 6)), None)
+    long = learner.stream.begin(state, jnp.ones((40, 6)), None)
+    assert isinstance(short.solver, covariance.Carry)
+    assert isinstance(long.solver, information.Carry)
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "sigmoid", "tanh", "swish"])
+def test_activations(activation):
+    stream = ragged_stream()
+    *_, (state, _) = walk(1.0, stream, num_layers=3, activation=activation)
+    for layer in range(3):
+        batches = batches_of(stream, state, layer, activation)
+        want = references.closed_form(batches, LAMBDA, len(batches) - 1, 0.0)
+        assert references.relative_error(state.theta[layer], want) <= tolerances.CLOSED_FORM
+
+
+def test_any_callable_is_an_activation(stream):
+    named = list(walk(1.0, stream, activation="tanh"))[-1][0]
+    called = list(walk(1.0, stream, activation=jnp.tanh))[-1][0]
+    assert jnp.array_equal(named.theta, called.theta)
+
+
+def test_layers_may_have_their_own_ridge_and_k(stream):
+    ridge, k = (0.1, 2.0), np.array([0.0, 3.0])
+    for t, (state, _) in enumerate(walk(k, stream, num_layers=2, ridge=ridge)):
+        for layer in range(2):
+            batches = batches_of(stream, state, layer)
+            want = references.closed_form(batches, ridge[layer], t, k[layer])
+            error = references.relative_error(state.theta[layer], want)
+            assert error <= tolerances.CLOSED_FORM
+
+
+def test_layers_may_have_their_own_kappa_and_sigma(stream):
+    kappa, sigma = np.array([0.5, 2.0]), np.array([0.1, 0.4])
+    steps = list(walk(rvfl_jax.adaptive_k(kappa, sigma), stream, num_layers=2))
+    for layer in range(2):
+        literal = references.literal_algorithm(
+            batches_of(stream, steps[0][0], layer),
+            LAMBDA,
+            kappa=kappa[layer],
+            sigma=sigma[layer],
+        )
+        for (state, _), (theta, *_) in zip(steps, literal, strict=True):
+            assert references.relative_error(state.theta[layer], theta) <= tolerances.CLOSED_FORM
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_trace_estimator(stream, solver):
+    k = rvfl_jax.adaptive_k(2.0, estimator="trace", reuse_k=True)
+    eta = np.eye(15) / LAMBDA
+    for t, (state, info) in enumerate(walk(k, stream, solver=solver)):
+        batches = batches_of(stream, state, 0)
+        if t + 1 < len(batches):
+            want = references.strength_by_trace(batches[t + 1][0], eta, 2.0)
+            np.testing.assert_allclose(info.k_next[0], want, rtol=tolerances.CLOSED_FORM)
+        eta = np.asarray(state.eta[0])
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_random_diagonal_estimator_picks_an_element_of_a_real_row(stream, solver):
+    k = rvfl_jax.adaptive_k(2.0, estimator="random_diagonal", reuse_k=True)
+    eta, picked = np.eye(15) / LAMBDA, set()
+    for t, (state, info) in enumerate(walk(k, stream, solver=solver)):
+        batches = batches_of(stream, state, 0)
+        if t + 1 < len(batches):
+            D = batches[t + 1][0]
+            diagonal = 2.0 * np.diag(D @ eta @ D.T)
+            row = int(np.argmin(np.abs(diagonal - float(info.k_next[0]))))
+            np.testing.assert_allclose(info.k_next[0], diagonal[row], rtol=tolerances.CLOSED_FORM)
+            picked.add(row)
+        eta = np.asarray(state.eta[0])
+    assert len(picked) > 1
+
+
+def test_k_collapses_to_ridge_where_a_batch_has_more_rows_than_rank():
+    """DESIGN: k falls to about sigma b / (b - rank)."""
+    rng = np.random.default_rng(0)
+    b, s, sigma = 60, 4, 1e-5
+    learner = rvfl_jax.edrvfl(
+        num_layers=1,
+        num_nodes=3,
+        ridge=1.0,
+        k=rvfl_jax.adaptive_k(sigma=sigma),
+        activation=lambda z: z,
+    )
+    state = learner.init(jax.random.key(0), s, 2)
+    X = rng.normal(size=(2, b, s))
+    _, info = learner.step(state, X[0], np.eye(2)[rng.integers(2, size=b)], X[1])
+    np.testing.assert_allclose(info.k_next[0], sigma * b / (b - s), rtol=1e-3)
+    np.testing.assert_allclose(info.sigma_share[0], (b - s) / b, rtol=1e-3)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(("batch_rows", "num_batches"), [(97, 1), (10, 10), (1, 97)])
+def test_ridge_equals_the_offline_expert_whatever_the_split(batch_rows, num_batches, solver):
+    stream = ragged_stream()
+    rows = stream.weight > 0
+    X, y = stream.X[rows], stream.y[rows]
+    pad = batch_rows * num_batches - len(X)
+    X = np.pad(X, [(0, pad), (0, 0)]).reshape(num_batches, batch_rows, -1)
+    y = np.pad(y, (0, pad)).reshape(num_batches, batch_rows)
+    w = np.pad(np.ones(97), (0, pad)).reshape(num_batches, batch_rows)
+    resplit = stream._replace(X=X, y=y, weight=w)
+    *_, (state, _) = walk(0.0, resplit, static_k=True, num_layers=2, solver=solver)
+    m = len(stream.classes)
+    D = references.features(state.W, stream.X[rows])
+    offline = rvfl_jax.offline_edrvfl(
+        state.W, stream.X[rows], np.eye(m)[stream.y[rows]], ridge=LAMBDA
+    )
+    for layer in range(2):
+        want = references.ridge_solution(D[layer], np.eye(m)[stream.y[rows]], LAMBDA)
+        assert references.relative_error(state.theta[layer], want) <= tolerances.CLOSED_FORM
+        assert references.relative_error(offline[layer], want) <= tolerances.CLOSED_FORM
+
+
+def test_forward_regularisation_shapes_the_way_and_not_the_end(stream):
+    ridge = list(walk(0.0, stream, static_k=True))
+    forward = list(walk(1.0, stream))
+    assert not np.allclose(ridge[2][0].theta, forward[2][0].theta, rtol=1e-3)
+    error = references.relative_error(forward[-1][0].theta, ridge[-1][0].theta)
+    assert error <= tolerances.CLOSED_FORM
+
+
+def test_learners_in_an_ensemble_equal_learners_alone(stream):
+    """vmap = loop: each layer's features learned by a learner of that one layer."""
+    together = list(walk(1.0, stream, num_layers=3))[-1][0]
+    for layer in range(3):
+        # Hidden nodes of weight 0 under tanh are 0, so that only the direct link matters.
+        X = [references.features(together.W, X)[layer] for X in stream.X]
+        direct = stream._replace(X=np.stack(X))
+        alone = list(walk(1.0, direct, activation="tanh", weight_init=nothing))[-1][0]
+        error = references.relative_error(alone.theta[0, 9:], together.theta[layer])
+        assert error <= tolerances.CLOSED_FORM
+
+
+def nothing(key, shape, dtype):
+    return jnp.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("k", [1.0, rvfl_jax.adaptive_k(sigma=0.1)], ids=["forward", "bayes"])
+def test_padding_that_holds_nan_changes_no_bit(stream, k, solver):
+    padding = (stream.weight == 0)[..., None]
+    assert padding.any()
+    poisoned = stream._replace(X=np.where(padding, np.nan, stream.X))
+    for clean, dirty in zip(
+        walk(k, stream, num_layers=2, solver=solver),
+        walk(k, poisoned, num_layers=2, solver=solver),
+        strict=True,
+    ):
+        for want, got in zip(jax.tree.leaves(clean), jax.tree.leaves(dirty), strict=True):
+            assert jnp.array_equal(want, got)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("k", [0.0, 1.0, rvfl_jax.adaptive_k(sigma=0.1)], ids=str)
+def test_a_batch_without_rows_changes_no_bit(stream, k, solver):
+    _, step = compiled(num_layers=2, solver=solver)
+    nothing = np.zeros(stream.X.shape[1])
+    nan = np.full(stream.X.shape[1:], np.nan)
+    targets = np.full((len(nan), 4), np.nan)
+    for state, _ in walk(k, stream, num_layers=2, solver=solver):
+        after, info = step(k, state, nan, targets, nan, weight_t=nothing, weight_next=nothing)
+        for before, now in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
+            assert jnp.array_equal(before, now)
+        assert bool(jnp.all(info.healthy))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["X", "Y"])
+def test_a_batch_that_is_not_finite_is_flagged_and_leaves_no_trace(stream, where, bad, solver):
+    *_, (state, _) = walk(0.0, stream, num_layers=2, solver=solver)
+    learner = make(0.0, num_layers=2, solver=solver)
+    X, Y = np.ones((5, 6)), np.eye(4)[[0, 1, 2, 3, 0]]
+    (X if where == "X" else Y)[2, 1] = bad
+    after, info = learner.step(state, X, Y)
+    assert not bool(jnp.any(info.healthy))
+    for name in ("theta", "eta_dagger"):
+        error = references.relative_error(getattr(after, name), getattr(state, name))
+        assert error <= tolerances.CLOSED_FORM
+    clean, info = learner.step(after, np.ones((5, 6)), np.eye(4)[[0, 1, 2, 3, 0]])
+    assert bool(jnp.all(info.healthy))
+    assert bool(jnp.all(jnp.isfinite(clean.theta)))
+
+
+def test_an_announcement_that_is_not_finite_is_flagged_and_ignored(stream):
+    learner = make(1.0)
+    *_, (state, _) = walk(1.0, stream)
+    X, Y = np.ones((5, 6)), np.eye(4)[[0, 1, 2, 3, 0]]
+    warned, info = learner.step(state, X, Y, np.full((5, 6), np.nan))
+    silent, _ = learner.step(state, X, Y)
+    assert not bool(jnp.any(info.healthy))
+    assert references.relative_error(warned.theta, silent.theta) <= tolerances.REORDERED
+
+
+def test_guess_is_what_theta_t_says_of_the_incoming_batch(stream):
+    learner = make(1.0, num_layers=3)
+    previous = learner.init(jax.random.key(0), 6, 4)
+    for t, (state, info) in enumerate(walk(1.0, stream, num_layers=3)):
+        rows = stream.weight[t] > 0
+        want = learner.predict(previous, stream.X[t][rows])
+        np.testing.assert_allclose(info.guess[rows], want, atol=tolerances.REORDERED)
+        want = learner.scores(previous, stream.X[t][rows])
+        np.testing.assert_allclose(info.guess_scores[:, rows], want, atol=tolerances.REORDERED)
+        previous = state
+
+
+def test_predict_is_the_mean_of_the_softmax(stream):
+    learner = make(1.0, num_layers=3)
+    *_, (state, _) = walk(1.0, stream, num_layers=3)
+    X = stream.X[0]
+    scores = references.features(state.W, X) @ np.asarray(state.theta)
+    np.testing.assert_allclose(learner.scores(state, X), scores, atol=tolerances.REORDERED)
+    want = references.softmax(scores).mean(axis=0)
+    np.testing.assert_allclose(learner.predict(state, X), want, atol=tolerances.REORDERED)
+
+
+def test_median_ensemble(stream):
+    learner = make(1.0, num_layers=3, ensemble="median")
+    *_, (state, _) = walk(1.0, stream, num_layers=3)
+    X = stream.X[0]
+    middle = np.median(
+        references.softmax(references.features(state.W, X) @ np.asarray(state.theta)), axis=0
+    )
+    want = middle / middle.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(learner.predict(state, X), want, atol=tolerances.REORDERED)
+
+
+def test_step_is_pure_and_jits_once(stream):
+    learner = make(1.0)
+    traces = []
+
+    def step(*args):
+        traces.append(1)
+        return learner.step(*args)
+
+    jitted = jax.jit(step)
+    state = learner.init(jax.random.key(0), 6, 4)
+    before = jax.tree.map(np.array, state._replace(key=None))
+    Y = rvfl_jax.one_hot(stream.y[0], 4)
+    for t in range(3):
+        jitted(state, stream.X[t], Y, stream.X[t + 1])
+    assert len(traces) == 1
+    for was, is_ in zip(jax.tree.leaves(before), jax.tree.leaves(state), strict=True):
+        assert np.array_equal(was, is_)
+
+
+def test_k_may_be_traced_and_leaves_eta_dagger_unbatched(stream):
+    """A sweep over k shares the d x d recursion: its carry has no axis for k."""
+    Y = rvfl_jax.one_hot(stream.y[0], 4)
+
+    def final(k):
+        learner = make(k, solver="covariance")
+        state = learner.init(jax.random.key(0), 6, 4)
+        carry = learner.stream.begin(state, stream.X[0], stream.weight[0])
+        carry, _ = learner.stream.advance(carry, Y, stream.X[1], stream.weight[1])
+        return carry.theta, carry.solver.P
+
+    ks = jnp.array([0.0, 1.0, 1.414])
+    thetas, P = jax.jit(jax.vmap(final, out_axes=(0, None)))(ks)
+    assert P.ndim == 3
+    one = jax.jit(final)
+    for k, theta in zip(ks, thetas, strict=True):
+        assert references.relative_error(theta, one(k)[0]) <= tolerances.CLOSED_FORM
+
+
+def test_gradient_with_respect_to_k_matches_finite_differences(stream):
+    Y = rvfl_jax.one_hot(stream.y[0], 4)
+
+    def loss(k):
+        learner = make(k)
+        state = learner.init(jax.random.key(0), 6, 4)
+        state, _ = learner.step(
+            state,
+            stream.X[0],
+            Y,
+            stream.X[1],
+            weight_t=stream.weight[0],
+            weight_next=stream.weight[1],
+        )
+        return jnp.sum(state.theta**2)
+
+    jitted = jax.jit(loss)
+
+    def difference(k, h=1e-5):
+        back = 0.0 if k == 0 else h
+        return (jitted(k + h) - jitted(k - back)) / (h + back)
+
+    for k in (0.0, 0.8):
+        np.testing.assert_allclose(jax.jit(jax.grad(loss))(k), difference(k), rtol=1e-3)
+
+
+def test_float64_state_stays_float64_outside_the_double_scope(stream):
+    learner = make(1.0)
+    *_, (state, _) = walk(1.0, stream)
+    want = learner.predict(state, stream.X[0])
+    with jax.enable_x64(False):
+        got = learner.predict(state, stream.X[0])
+        stepped, _ = learner.step(state, stream.X[0], rvfl_jax.one_hot(stream.y[0], 4))
+    assert got.dtype == jnp.float64
+    assert stepped.eta_dagger.dtype == jnp.float64
+    assert np.array_equal(want, got)
+
+
+def test_single_precision_shares_the_network_and_nearly_the_result(stream):
+    *_, (double, _) = walk(1.0, stream)
+    with jax.enable_x64(False):
+        *_, (single, _) = walk(1.0, stream)
+    assert single.theta.dtype == jnp.float32
+    assert np.array_equal(single.W, np.asarray(double.W, np.float32))
+    assert references.relative_error(single.theta, double.theta) <= tolerances.SINGLE
+
+
+def test_consolidate_is_the_identity():
+    learner = make(1.0)
+    state = learner.init(jax.random.key(0), 6, 4)
+    assert learner.consolidate(state) is state
+
+
+def test_state_fields_are_the_papers():
+    state = make(1.0).init(jax.random.key(0), 6, 4)
+    assert {"W", "theta", "eta_dagger", "eta"} <= set(state._fields)
+    assert state.W.shape == (1, 15, 9)
+    assert state.theta.shape == (1, 15, 4)
+    assert state.eta.shape == state.eta_dagger.shape == (1, 15, 15)
+    np.testing.assert_allclose(state.eta[0], np.eye(15) / LAMBDA)
+
+
+GOOD = dict(num_layers=2, num_nodes=4, ridge=1.0, k=1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(num_layers=0), "num_layers: expected an integer of at least 1, got 0"),
+        (dict(num_layers=2.5), "num_layers"),
+        (dict(num_layers=True), "num_layers"),
+        (dict(num_nodes=-3), "num_nodes"),
+        (dict(ridge=0.0), "ridge: expected finite and greater than 0, got 0.0"),
+        (dict(ridge=-1.0), "ridge"),
+        (dict(ridge=float("nan")), "ridge"),
+        (dict(ridge=[1.0, 0.0]), "ridge"),
+        (dict(ridge=[1.0, 1.0, 1.0]), r"ridge: expected a scalar or shape \(2,\)"),
+        (dict(k=-0.1), "k: expected finite and at least 0, got -0.1"),
+        (dict(k=float("inf")), "k: expected finite"),
+        (dict(k=[1.0, -1.0]), "k: expected finite"),
+        (dict(activation="rleu"), "activation: expected one of relu, .*, got 'rleu'"),
+        (dict(cold_start="warm"), "cold_start: expected one of exact, paper, got 'warm'"),
+        (dict(solver="lu"), "solver"),
+        (dict(weight_init="zeros"), "weight_init"),
+        (dict(ensemble="max"), "ensemble"),
+    ],
+)
+def test_bad_configuration(change, message):
+    with pytest.raises(ValueError, match=message):
+        rvfl_jax.edrvfl(**{**GOOD, **change})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(kappa=-1.0), "kappa"),
+        (dict(sigma=-1e-9), "sigma: expected finite and at least 0"),
+        (dict(estimator="mean"), "estimator: expected one of inverse_trace"),
+    ],
+)
+def test_bad_strength(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        rvfl_jax.adaptive_k(**arguments)
+
+
+def test_strengths_per_layer_must_fit_the_layers():
+    with pytest.raises(ValueError, match="kappa"):
+        rvfl_jax.edrvfl(**{**GOOD, "k": rvfl_jax.adaptive_k(kappa=[1.0, 1.0, 1.0])})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 3), "num_features"),
+        ((4, 0), "num_classes"),
+    ],
+)
+def test_bad_init(learner, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        learner.init(jax.random.key(0), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(X_t=np.zeros(6)), r"X_t: expected shape \(any, 6\) .* got \(6,\)"),
+        (dict(X_t=np.zeros((5, 7))), "X_t"),
+        (dict(Y_t=np.zeros((5, 3))), r"Y_t: expected shape \(5, 4\)"),
+        (dict(Y_t=np.zeros((4, 4))), "Y_t"),
+        (dict(X_next=np.zeros((5, 7))), "X_next"),
+        (dict(weight_t=np.ones(4)), "weight_t"),
+        (dict(weight_next=np.ones(4)), "weight_next"),
+        (dict(X_next=None, weight_next=np.ones(5)), "weight_next: expected None"),
+    ],
+)
+def test_bad_step(change, message):
+    learner = make(1.0)
+    state = learner.init(jax.random.key(0), 6, 4)
+    good = dict(
+        X_t=np.zeros((5, 6)),
+        Y_t=np.zeros((5, 4)),
+        X_next=np.zeros((5, 6)),
+        weight_t=None,
+        weight_next=None,
+    )
+    with pytest.raises(ValueError, match=message):
+        learner.step(state, **{**good, **change})
+
+
+def test_predict_rejects_other_features():
+    learner = make(1.0)
+    state = learner.init(jax.random.key(0), 6, 4)
+    with pytest.raises(ValueError, match="X: expected shape"):
+        learner.predict(state, np.zeros((5, 7)))

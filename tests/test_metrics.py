@@ -1,0 +1,97 @@
+"""Metrics against hand-made numbers and plain NumPy loops."""
+
+import jax
+import numpy as np
+import pytest
+
+from rvfl_jax import metrics
+from tests import tolerances
+
+R = [[0.9, 0.1, 0.0], [0.6, 0.8, 0.2], [0.5, 0.7, 0.9]]
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def test_matrix_metrics():
+    assert metrics.average_accuracy(R) == pytest.approx((0.5 + 0.7 + 0.9) / 3)
+    assert metrics.backward_transfer(R) == pytest.approx((-0.4 - 0.1) / 2)
+    assert metrics.forward_transfer(R, [0.9, 0.9, 0.95]) == pytest.approx((-0.1 - 0.05) / 2)
+
+
+def test_forgetting():
+    """Case 8."""
+    got = metrics.forgetting([[0.9], [0.6, 0.8], [0.5, 0.7, 0.9]])
+    assert np.isnan(got[0])
+    np.testing.assert_allclose(got[1:], [0.30, 0.25])
+
+
+def test_incremental_accuracy_weighs_tasks_by_their_rows():
+    got = metrics.incremental_accuracy(R, [10, 30, 20])
+    want = [0.9, (6 + 24) / 40, (5 + 21 + 18) / 60]
+    np.testing.assert_allclose(got, want)
+
+
+def test_one_task_has_no_transfer():
+    assert np.isnan(metrics.backward_transfer([[0.5]]))
+    assert np.isnan(metrics.forward_transfer([[0.5]], [0.6]))
+
+
+@pytest.mark.parametrize("bad", [[[0.1, 0.2], [0.3]], [[0.1], [0.2, 0.3, 0.4]]])
+def test_ragged_matrix_must_be_lower_triangular(bad):
+    with pytest.raises(ValueError, match="R: expected"):
+        metrics.average_accuracy(bad)
+
+
+def test_forward_transfer_needs_one_expert_a_task():
+    with pytest.raises(ValueError, match=r"R_ind: expected shape \(3,\)"):
+        metrics.forward_transfer(R, [0.9, 0.9])
+
+
+def test_cumulative_regret():
+    assert metrics.cumulative_regret([1.0, -0.5, 2.0]).tolist() == [1.0, 0.5, 2.5]
+
+
+def test_accuracy_for_many_learners_at_once():
+    scores = np.array([[[0.1, 0.9], [0.8, 0.2]], [[0.6, 0.4], [0.7, 0.3]]])
+    assert metrics.accuracy(scores, np.array([1, 1])).tolist() == [0.5, 0.0]
+
+
+def test_protocols():
+    probabilities = np.array(
+        [
+            [0.1, 0.2, 0.3, 0.4],  # true 2: right only within its task or among seen
+            [0.6, 0.2, 0.1, 0.1],  # true 0: right everywhere
+            [0.1, 0.2, 0.3, 0.4],  # true 3, not seen: right but for "seen"
+            [0.5, 0.1, 0.3, 0.1],  # true 1: right in task only
+        ]
+    )
+    hits = metrics.protocol_hits(
+        probabilities,
+        np.array([2, 0, 3, 1]),
+        class_task=np.array([0, 0, 1, 1]),
+        seen=np.array([True, True, True, False]),
+    )
+    assert hits["class_incremental"].tolist() == [False, True, True, False]
+    assert hits["seen"].tolist() == [True, True, False, False]
+    assert hits["task_aware"].tolist() == [False, True, True, False]
+    assert hits["task_id"].tolist() == [True, True, True, True]
+
+
+def test_regret_divides_inside_the_norm():
+    rng = np.random.default_rng(0)
+    got, expert, targets = (rng.normal(size=(7, 3)) for _ in range(3))
+    want = (((got - targets) / 7) ** 2).sum() - (((expert - targets) / 7) ** 2).sum()
+    np.testing.assert_allclose(metrics.regret(got, expert, targets), want, rtol=tolerances.FORMULA)
+
+
+def test_kl():
+    p = np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
+    q = np.array([[0.25, 0.5, 0.25], [0.2, 0.3, 0.5]])
+    np.testing.assert_allclose(
+        metrics.kl_divergence(p, q), 0.5 * np.log(2) / 2, rtol=tolerances.FORMULA
+    )
+    assert float(metrics.kl_divergence(q, q)) == 0.0

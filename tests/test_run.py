@@ -1,0 +1,442 @@
+"""The driver against a Python loop over `step`, and the history against plain counting."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rvfl_jax
+from rvfl_jax import metrics
+from tests import references, tolerances
+from tests.streams import blobs, ragged_stream
+
+KEY = jax.random.key(0)
+KINDS = {
+    "ridge": 0.0,
+    "forward": 1.0,
+    "bayes": rvfl_jax.adaptive_k(sigma=0.1),
+}
+
+
+@functools.cache
+def make(k=1.0, **options):
+    """One learner a configuration, so that tests share what it compiles."""
+    return rvfl_jax.edrvfl(**{"num_layers": 2, "num_nodes": 8, "ridge": 0.5, "k": k, **options})
+
+
+def held_out(seed=5):
+    return blobs(60, seed=0)[0] + np.random.default_rng(seed).normal(size=(60, 6)), blobs(60)[1]
+
+
+def loop(learner, stream):
+    """States after each batch, by a Python loop over `step`."""
+    m, T = len(stream.classes), len(stream.X)
+    state = learner.init(KEY, stream.X.shape[-1], m)
+    for t in range(T):
+        rest = (
+            {"X_next": None}
+            if t + 1 == T
+            else {
+                "X_next": stream.X[t + 1],
+                "weight_next": stream.weight[t + 1],
+            }
+        )
+        Y = rvfl_jax.one_hot(stream.y[t], m)
+        state, info = learner.step(state, stream.X[t], Y, weight_t=stream.weight[t], **rest)
+        yield state, info
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scan_equals_a_python_loop(stream, kind):
+    learner = make(KINDS[kind])
+    run = rvfl_jax.run_stream(learner, stream, key=KEY)
+    with jax.enable_x64(True):
+        steps = list(loop(learner, stream))
+    final = steps[-1][0]
+    for name in ("W", "theta", "eta_dagger", "eta", "theta_ridge"):
+        error = references.relative_error(getattr(run.state, name), getattr(final, name))
+        assert error <= tolerances.REORDERED, name
+    for t, (_, info) in enumerate(steps):
+        np.testing.assert_allclose(run.history.k_t[t], info.k_t, rtol=tolerances.CLOSED_FORM)
+        np.testing.assert_allclose(run.history.k_next[t], info.k_next, rtol=tolerances.CLOSED_FORM)
+    assert run.state.theta.dtype == jnp.float64
+    assert jnp.ones(1).dtype == jnp.float32
+
+
+def test_history_equals_plain_counting(stream):
+    learner = make()
+    X, y = held_out()
+    run = rvfl_jax.run_stream(learner, stream, key=KEY, test=(X, y))
+    history = run.history
+    columns = np.array([stream.classes.tolist().index(label) for label in y])
+    task = stream.class_task[columns]
+    with jax.enable_x64(True):
+        states = [state for state, _ in loop(learner, stream)]
+        expert = np.asarray(states[-1].theta)
+    D = references.features(states[0].W, X)
+    expert_scores = D @ expert
+    expert_p = references.softmax(expert_scores).mean(axis=0)
+    targets = np.eye(4)[columns]
+    seen = np.zeros(4, bool)
+    for t, state in enumerate(states):
+        seen[stream.y[t][stream.weight[t] > 0]] = True
+        scores = D @ np.asarray(state.theta)
+        p = references.softmax(scores).mean(axis=0)
+        among_seen = np.where(seen, p, -1).argmax(1)
+        own = np.where(stream.class_task[None] == task[:, None], p, -1).argmax(1)
+        hits = {
+            "class_incremental": p.argmax(1) == columns,
+            "seen": (among_seen == columns) & seen[columns],
+            "task_aware": own == columns,
+            "task_id": stream.class_task[p.argmax(1)] == task,
+        }
+        for name, hit in hits.items():
+            by_task = [hit[task == q].mean() for q in range(2)]
+            np.testing.assert_allclose(
+                history.task_accuracy[name][t], by_task, atol=tolerances.COUNTS
+            )
+            rows = seen[columns].sum() if name == "seen" else len(hit)
+            np.testing.assert_allclose(
+                history.accuracy[name][t], hit.sum() / rows, atol=tolerances.COUNTS
+            )
+        alone = (scores.argmax(-1) == columns).mean(axis=1)
+        np.testing.assert_allclose(history.learner_accuracy[t], alone, atol=tolerances.COUNTS)
+        regret = (((scores.mean(0) - targets) / 60) ** 2).sum() - (
+            ((expert_scores.mean(0) - targets) / 60) ** 2
+        ).sum()
+        np.testing.assert_allclose(history.regret[t], regret, atol=tolerances.CLOSED_FORM)
+        kl = (expert_p * np.log(expert_p / p)).sum(1).mean()
+        np.testing.assert_allclose(history.kl[t], kl, atol=tolerances.CLOSED_FORM)
+    assert np.array_equal(history.evaluated, np.arange(9))
+    np.testing.assert_allclose(history.cumulative_regret, np.cumsum(history.regret))
+    for name in metrics.PROTOCOLS:
+        assert np.array_equal(history.R[name], history.task_accuracy[name][stream.task_ends])
+    assert history.task_rows.tolist() == [(task == q).sum() for q in range(2)]
+
+
+def test_prequential_record(stream):
+    learner = make()
+    history = rvfl_jax.run_stream(learner, stream, key=KEY).history
+    with jax.enable_x64(True):
+        previous = learner.init(KEY, 6, 4)
+        for t, (state, _) in enumerate(loop(learner, stream)):
+            rows = stream.weight[t] > 0
+            X, y = stream.X[t][rows], stream.y[t][rows]
+            hits = np.asarray(learner.predict(previous, X)).argmax(1) == y
+            scores = np.asarray(learner.scores(previous, X)).mean(axis=0)
+            loss = ((scores - np.eye(4)[y]) ** 2).sum(1).mean()
+            assert history.rows[t] == rows.sum()
+            np.testing.assert_allclose(
+                history.prequential_accuracy[t], hits.mean(), atol=tolerances.COUNTS
+            )
+            np.testing.assert_allclose(history.prequential_loss[t], loss, rtol=1e-6)
+            previous = state
+
+
+@pytest.mark.parametrize("chunk_size", [1, 4, 50])
+def test_chunks_change_no_bit(stream, chunk_size):
+    whole = rvfl_jax.run_stream(make(), stream, key=KEY, test=held_out())
+    seen = []
+    chunked = rvfl_jax.run_stream(
+        make(),
+        stream,
+        key=KEY,
+        test=held_out(),
+        chunk_size=chunk_size,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    for want, got in zip(jax.tree.leaves(whole), jax.tree.leaves(chunked), strict=True):
+        assert np.array_equal(want, got, equal_nan=True)
+    assert seen[-1] == (9, 9)
+
+
+def test_progress_bar_goes_to_standard_error(stream, capsys):
+    rvfl_jax.run_stream(make(), stream, key=KEY, progress=True)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "9/9" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "batches"),
+    [
+        ("batch", list(range(9))),
+        ("task", [4, 8]),
+        (4, [3, 7, 8]),
+        ("never", []),
+    ],
+)
+def test_evaluation_schedule(stream, evaluate, batches):
+    full = rvfl_jax.run_stream(make(), stream, key=KEY, test=held_out()).history
+    some = rvfl_jax.run_stream(make(), stream, key=KEY, test=held_out(), evaluate=evaluate).history
+    assert some.evaluated.tolist() == batches
+    if batches:
+        np.testing.assert_array_equal(
+            some.accuracy["class_incremental"], full.accuracy["class_incremental"][batches]
+        )
+    assert set(some.R) == (set(metrics.PROTOCOLS) if evaluate in ("batch", "task") else set())
+
+
+def test_matrix_has_a_row_a_task_not_a_batch():
+    """Case 9: 5 tasks of 190 batches each."""
+    X, y = blobs(1900, classes=5)
+    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=5, num_batches=950, seed=0)
+    run = rvfl_jax.run_stream(
+        make(num_layers=1, num_nodes=2), stream, key=KEY, test=(X[:50], y[:50]), evaluate="task"
+    )
+    assert run.history.R["class_incremental"].shape == (5, 5)
+
+
+def count_compilations(function):
+    events = []
+
+    def listen(event, duration, **_):
+        if event.endswith("backend_compile_duration"):
+            events.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        function()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    return len(events)
+
+
+def test_one_trace_a_run_and_none_for_the_second(stream):
+    learner, traces = make(1.5), []
+
+    def advance(*args):
+        traces.append(1)
+        return learner.stream.advance(*args)
+
+    counted = learner._replace(stream=learner.stream._replace(advance=advance))
+    X, y = held_out()
+
+    def run(stream, key):
+        rvfl_jax.run_stream(counted, stream, key=key, test=(X, y))
+
+    keys = jax.random.split(KEY, 3)
+    count_compilations(lambda: run(stream, keys[0]))
+    assert len(traces) == 1
+    assert count_compilations(lambda: run(stream._replace(X=stream.X + 1), keys[1])) == 0
+    assert len(traces) == 1
+
+
+def test_a_run_with_a_given_expert_compiles_twice(stream):
+    """One program for init, one for everything else."""
+    learner = make(2.5)
+    X, y = held_out()
+    expert = rvfl_jax.offline_scores(make(), stream, X, key=KEY)
+    n = count_compilations(
+        lambda: rvfl_jax.run_stream(learner, stream, key=KEY, test=(X, y), expert=expert)
+    )
+    assert n == 2
+
+
+def test_offline_scores_are_the_hindsight_solution(stream):
+    X, _ = held_out()
+    got = rvfl_jax.offline_scores(make(), stream, X, key=KEY)
+    run = rvfl_jax.run_stream(make(0.0), stream, key=KEY)
+    want = references.features(run.state.W, X) @ np.asarray(run.state.theta)
+    assert references.relative_error(got, want) <= tolerances.CLOSED_FORM
+
+
+def test_fit_offline_gives_a_whole_state(stream):
+    learner = make()
+    rows = stream.weight > 0
+    X, y, w = stream.X[rows], stream.y[rows], stream.weight[rows]
+    with jax.enable_x64(True):
+        start = learner.init(KEY, 6, 4)
+        fitted = learner.fit_offline(start, X, rvfl_jax.one_hot(y, 4), w)
+    run = rvfl_jax.run_stream(make(0.0), stream, key=KEY)
+    for name in ("theta", "theta_ridge", "eta", "eta_dagger"):
+        error = references.relative_error(getattr(fitted, name), getattr(run.state, name))
+        assert error <= tolerances.CLOSED_FORM, name
+
+
+def test_lookahead_is_announced_to_the_last_step(stream):
+    X_after = np.random.default_rng(0).normal(size=(7, 6))
+    run = rvfl_jax.run_stream(make(2.0), stream, key=KEY, lookahead=X_after)
+    ridge = rvfl_jax.run_stream(make(2.0), stream, key=KEY)
+    rows = stream.weight > 0
+    D = references.features(run.state.W, stream.X[rows])
+    D_after = references.features(run.state.W, X_after)
+    Y = np.eye(4)[stream.y[rows]]
+    for layer in range(2):
+        A = 0.5 * np.eye(14) + D[layer].T @ D[layer]
+        B = D[layer].T @ Y
+        want = np.linalg.solve(A + 2.0 * D_after[layer].T @ D_after[layer], B)
+        assert (
+            references.relative_error(np.asarray(run.state.theta)[layer], want)
+            <= tolerances.CLOSED_FORM
+        )
+        want = np.linalg.solve(A, B)
+        assert (
+            references.relative_error(np.asarray(ridge.state.theta)[layer], want)
+            <= tolerances.CLOSED_FORM
+        )
+
+
+@pytest.mark.parametrize("k", [1.0, rvfl_jax.adaptive_k(sigma=0.1)], ids=["forward", "bayes"])
+def test_going_on_from_a_state_equals_one_run(stream, k):
+    """Two streams in a row, the second announced to the end of the first."""
+    first, second = (
+        stream._replace(X=stream.X[a:b], y=stream.y[a:b], weight=stream.weight[a:b])
+        for a, b in ((0, 4), (4, 9))
+    )
+    upcoming = second.X[0][second.weight[0] > 0]
+    half = rvfl_jax.run_stream(make(k), first, key=KEY, lookahead=upcoming)
+    before = np.array(half.state.theta)
+    end = rvfl_jax.run_stream(make(k), second, key=KEY, state=half.state)
+    whole = rvfl_jax.run_stream(make(k), stream, key=KEY)
+    assert references.relative_error(end.state.theta, whole.state.theta) <= tolerances.CLOSED_FORM
+    assert np.array_equal(before, half.state.theta)
+
+
+def test_spare_columns_for_classes_to_come(stream):
+    run = rvfl_jax.run_stream(make(), stream, key=KEY, test=held_out(), num_classes=7)
+    exact = rvfl_jax.run_stream(make(), stream, key=KEY)
+    assert run.state.theta.shape == (2, 14, 7)
+    assert not np.asarray(run.state.theta)[..., 4:].any()
+    error = references.relative_error(np.asarray(run.state.theta)[..., :4], exact.state.theta)
+    assert error <= tolerances.REORDERED
+
+
+def test_uint8_images_give_the_same_as_their_float64_copy():
+    """Case 11: products never wrap."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, size=(5000, 98), dtype=np.uint8)
+    y = rng.integers(0, 3, size=5000)
+    streams = [
+        rvfl_jax.class_incremental_stream(Z, y, num_tasks=1, num_batches=79, seed=0)
+        for Z in (X, X.astype(np.float64))
+    ]
+    learner = make(0.0, num_layers=1, num_nodes=16, ridge=1.0)
+    thetas = [rvfl_jax.run_stream(learner, s, key=KEY).state.theta for s in streams]
+    assert np.isfinite(thetas[0]).all()
+    assert references.relative_error(thetas[0], thetas[1]) <= tolerances.REORDERED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["double", "single"])
+def test_long_streams_stay_accurate_or_say_that_they_are_not(precision):
+    """Case 10: 20,000 rows, 64 tanh nodes and a bias, lambda 1e-3."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(5, size=20_000)
+    X = 4 * rng.normal(size=(5, 20))[y] + rng.normal(size=(20_000, 20))
+    X = np.hstack([X, np.ones((len(X), 1))])
+    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=5, num_batches=625, seed=0)
+    learner = make(0.0, num_layers=1, num_nodes=64, ridge=1e-3, activation="tanh")
+    run = rvfl_jax.run_stream(learner, stream, key=KEY, precision=precision, on_failure="return")
+    rows = stream.weight > 0
+    D = references.features(run.state.W, stream.X[rows], "tanh")[0]
+    want = references.ridge_solution(D, np.eye(5)[stream.y[rows]], 1e-3)
+    accuracy = [
+        ((D @ t).argmax(1) == stream.y[rows]).mean() for t in (np.asarray(run.state.theta)[0], want)
+    ]
+    assert not run.history.healthy.all() or abs(accuracy[0] - accuracy[1]) < 1e-3
+
+
+def test_fewer_rows_than_nodes():
+    """Case 14: 5 rows with 64 nodes, then 20 rows."""
+    X, y = blobs(25)
+    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=1, num_batches=1, seed=0)
+    pad = np.zeros((1, 20), int)
+    stream = stream._replace(
+        X=np.stack([np.pad(stream.X[0, :5], [(0, 15), (0, 0)]), stream.X[0, 5:]]),
+        y=np.stack([np.pad(stream.y[0, :5], (0, 15)), stream.y[0, 5:]]),
+        weight=np.stack([np.pad(np.ones(5), (0, 15)), np.ones(20)]),
+        task=pad[0, :2],
+    )
+    run = rvfl_jax.run_stream(make(1.0, num_layers=1, num_nodes=64), stream, key=KEY)
+    rows = stream.weight > 0
+    D = references.features(run.state.W, stream.X[rows])[0]
+    want = references.ridge_solution(D, np.eye(4)[stream.y[rows]], 0.5)
+    assert references.relative_error(np.asarray(run.state.theta)[0], want) <= tolerances.CLOSED_FORM
+
+
+def test_batches_of_one_row():
+    """Case 6: 50 one-row batches."""
+    X, y = blobs(50)
+    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=2, num_batches=50, seed=0)
+    learner = make(rvfl_jax.adaptive_k())
+    run = rvfl_jax.run_stream(learner, stream, key=KEY)
+    assert np.isfinite(run.state.theta).all()
+    assert np.argmax(learner.predict(run.state, X[:1]), axis=-1).shape == (1,)
+
+
+def test_failure_is_raised_with_place_and_remedy(stream):
+    """Values that overflow when squared: finite input, unusable arithmetic."""
+    X = np.array(stream.X)
+    X[3, 0] = 1e200
+    huge = stream._replace(X=X)
+    with pytest.raises(rvfl_jax.NumericalError, match=r"batch 2, sub-learner 0.*Remedy"):
+        rvfl_jax.run_stream(make(), huge, key=KEY)
+    run = rvfl_jax.run_stream(make(), huge, key=KEY, on_failure="return")
+    assert not run.history.healthy[3].any()
+    assert np.isfinite(run.state.theta).all()
+
+
+def good_arguments(stream):
+    return dict(learner=make(), stream=stream, key=KEY, test=held_out())
+
+
+def spoiled(stream, name, place, value):
+    array = np.array(getattr(stream, name))
+    array[place] = value
+    return stream._replace(**{name: array})
+
+
+S = ragged_stream()
+X_TEST, Y_TEST = held_out()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            dict(stream=spoiled(S, "X", (0, 0, 0), np.nan)),
+            r"stream.X: expected finite .*nan at \(0, 0, 0\)",
+        ),
+        (dict(stream=spoiled(S, "X", (1, 0, 0), np.inf)), "stream.X: expected finite"),
+        (dict(stream=spoiled(S, "y", (0, 0), 4)), "stream.y: expected columns 0 to 3, got 4"),
+        (dict(stream=spoiled(S, "y", (0, 0), -1)), "stream.y: expected columns 0 to 3, got -1"),
+        (dict(stream=S._replace(y=S.y + 0.5)), "stream.y: expected integer columns"),
+        (dict(stream=S._replace(y=S.y[:, :3])), "stream.y: expected shape"),
+        (dict(stream=spoiled(S, "weight", (0, 0), -1)), "stream.weight: expected finite weights"),
+        (dict(stream=S._replace(weight=0 * S.weight)), "stream.weight: expected at least one row"),
+        (dict(stream=S._replace(X=S.X[0])), "stream.X: expected non-empty"),
+        (dict(test=(X_TEST[:, :5], Y_TEST)), "test X: expected 6 features, got 5"),
+        (dict(test=(X_TEST[0], Y_TEST)), "test X: expected 2 dimensions"),
+        (dict(test=(X_TEST * np.nan, Y_TEST)), "test X: expected finite"),
+        (dict(test=(X_TEST, Y_TEST[:5])), "test y: expected 60 labels, got 5"),
+        (dict(test=(X_TEST, Y_TEST + 1)), "test y: expected one of the 4 known classes, got .*4"),
+        (dict(evaluate="often"), "evaluate: expected one of batch, task, never or an integer"),
+        (dict(evaluate=0), "evaluate: expected an integer of at least 1"),
+        (dict(precision="half"), "precision: expected one of double, single"),
+        (dict(num_classes=3), "num_classes: expected at least 4, got 3"),
+        (dict(chunk_size=0), "chunk_size"),
+        (dict(expert="online"), "expert: expected offline"),
+        (dict(expert=np.zeros((2, 5, 4))), r"expert: expected shape \(L, 60, 4\)"),
+        (dict(lookahead=np.zeros((5, 7))), "lookahead: expected at most"),
+        (dict(lookahead=np.zeros((50, 6))), "lookahead"),
+        (dict(on_failure="ignore"), "on_failure: expected raise or return"),
+    ],
+)
+def test_bad_input(change, message):
+    arguments = {**good_arguments(S), **change}
+    with pytest.raises(ValueError, match=message):
+        rvfl_jax.run_stream(arguments.pop("learner"), arguments.pop("stream"), **arguments)
+
+
+def test_nan_in_padding_is_no_error(stream):
+    X = np.where((stream.weight > 0)[..., None], stream.X, np.nan)
+    dirty = rvfl_jax.run_stream(make(), stream._replace(X=X), key=KEY)
+    clean = rvfl_jax.run_stream(make(), stream, key=KEY)
+    assert np.array_equal(dirty.state.theta, clean.state.theta)
+
+
+def test_importing_the_package_changes_no_setting():
+    assert jnp.result_type(float) == jnp.float32

@@ -1,0 +1,12 @@
+"""Every tolerance of the tests, with its reason. Relative to the largest entry."""
+
+# The bar of the project: recursion against a dense float64 solve, condition below 1e5.
+CLOSED_FORM = 1e-9
+# The same sums in another order, float64.
+REORDERED = 1e-12
+# One step in float32 of a problem with condition about 1e3.
+SINGLE = 2e-3
+# Finite formulas evaluated in float64 on both sides.
+FORMULA = 1e-13
+# Accuracies are ratios of counts held in float32 or float64.
+COUNTS = 1e-6
