@@ -1,3 +1,9 @@
+import os
+
+# Most of the tests' time is compilation; the numbers hold at any level of optimisation.
+# Tests of the main job and of threads run in processes of their own, without this flag.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 import matplotlib
 import numpy as np
 import pytest

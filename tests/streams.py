@@ -1,8 +1,15 @@
-"""Small streams for tests."""
+"""Small streams, and what else several tests share."""
+
+import os
 
 import numpy as np
 
 import rvfl_jax
+
+
+def environment():
+    """The environment of a process that runs as a user's would."""
+    return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
 
 
 def blobs(rows=97, features=6, classes=4, seed=0):

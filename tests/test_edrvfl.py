@@ -117,8 +117,8 @@ def test_reused_adaptive_k_has_the_closed_form_at_every_t(num_layers, cold_start
 @pytest.mark.parametrize("k", [0.0, 1.0, 1.414])
 def test_constant_k_equals_the_literal_algorithm_1(k, cold_start, solver):
     stream = ragged_stream()
-    steps = list(walk(k, stream, num_layers=2, cold_start=cold_start, solver=solver))
-    check_against_literal(steps, stream, 2, k=k, cold_start=cold_start)
+    steps = list(walk(k, stream, num_layers=5, cold_start=cold_start, solver=solver))
+    check_against_literal(steps, stream, 5, k=k, cold_start=cold_start)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -129,9 +129,9 @@ def test_adaptive_k_equals_the_literal_algorithm_2(rows, reuse_k, cold_start, so
     """With 400 rows batches are longer than the 15 features, the wide form of eq. (29)."""
     k = rvfl_jax.adaptive_k(kappa=0.7, sigma=0.2, reuse_k=reuse_k)
     stream = ragged_stream(rows)
-    steps = list(walk(k, stream, num_layers=2, cold_start=cold_start, solver=solver))
+    steps = list(walk(k, stream, num_layers=5, cold_start=cold_start, solver=solver))
     algorithm = {"kappa": 0.7, "sigma": 0.2, "cold_start": cold_start, "reuse_k": reuse_k}
-    check_against_literal(steps, stream, 2, **algorithm)
+    check_against_literal(steps, stream, 5, **algorithm)
 
 
 def test_solver_auto_takes_the_information_form_for_long_batches():

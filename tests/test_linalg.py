@@ -11,6 +11,7 @@ from jax.test_util import check_grads
 
 from rvfl_jax import linalg
 from tests import tolerances
+from tests.streams import environment
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +64,8 @@ def test_derivatives():
     def solve(A, B):
         return linalg.cho_solve(linalg.cholesky(linalg.symmetrise(A)), B)
 
-    check_grads(solve, (positive_definite(), B), order=2)
-    check_grads(jax.vmap(solve, (0, None)), (positive_definite(3), B), order=1)
+    check_grads(jax.jit(solve), (positive_definite(), B), order=2)
+    check_grads(jax.jit(jax.vmap(solve, (0, None))), (positive_definite(3), B), order=1)
 
 
 def test_a_matrix_that_is_not_positive_definite_is_told():
@@ -113,4 +114,4 @@ with jax.enable_x64(True):
 
 @pytest.mark.slow
 def test_many_steps_do_not_deadlock():
-    subprocess.run([sys.executable, "-c", HAMMER], check=True, timeout=240)
+    subprocess.run([sys.executable, "-c", HAMMER], check=True, timeout=240, env=environment())

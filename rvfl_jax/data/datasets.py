@@ -115,9 +115,11 @@ def _rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_csv(path: Path, label: str) -> tuple[np.ndarray, np.ndarray]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *rows = csv.reader(file) or [[]]
+        header, *rows = [*csv.reader(file)] or [[]]
     if label not in header:
-        raise ValueError(f"{path.name}: expected a column {label!r}, got {', '.join(header)}")
+        raise ValueError(
+            f"{path.name}: expected a column {label!r}, got {', '.join(header) or 'none'}"
+        )
     column = header.index(label)
     X = np.empty((len(rows), len(header) - 1), np.float32)
     for number, row in enumerate(rows, start=2):

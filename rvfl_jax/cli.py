@@ -1,0 +1,202 @@
+"""The command line: `rvfl-jax`, or `python -m rvfl_jax`."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from rvfl_jax import __version__
+from rvfl_jax.checks import NumericalError
+
+if TYPE_CHECKING:
+    from rvfl_jax.experiment import Comparison, Progress
+
+EXAMPLES = """\
+examples:
+  rvfl-jax run
+      digits, five tasks of two classes: ridge, forward and Bayes, five seeds
+  rvfl-jax run --styles ridge --k 0.5 1.414 --seeds 10 --out results/k
+      ridge against two constant forward strengths
+  rvfl-jax run --dataset fashion-mnist --batches 20 --num-layers 1 --num-nodes 2000 --ridge 1
+      60,000 images in one pass
+  rvfl-jax run --dataset features.npz --tasks 10 --batches 200 --precision single
+      your own features: arrays X and y, or X_train, y_train, X_test and y_test
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments))
+    except ValueError as error:
+        print(f"rvfl-jax: {error}", file=sys.stderr)
+        return 2
+    except NumericalError as error:
+        print(f"rvfl-jax: {error}", file=sys.stderr)
+        return 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="rvfl-jax",
+        description="Online class-incremental learning with randomised networks, in one pass.",
+    )
+    parser.add_argument("--version", action="version", version=f"rvfl-jax {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    run = commands.add_parser(
+        "run",
+        help="compare styles on a class-incremental stream",
+        description="Learn a class-incremental stream in one pass with each style, compare with"
+        " the offline expert, print a table, and write results.json and curves.png.",
+        epilog=EXAMPLES,
+        formatter_class=_Formatter,
+    )
+    run.set_defaults(command=_run)
+    _add_data_options(run)
+    _add_network_options(run)
+    _add_style_options(run)
+    _add_run_options(run)
+    return parser
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Defaults in the help, examples as they are typed."""
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data and stream")
+    group.add_argument(
+        "--dataset", default="digits", help="digits, fashion-mnist, or a .npz or .csv file"
+    )
+    group.add_argument("--label", default="label", help="label column of a .csv file")
+    group.add_argument("--tasks", type=int, default=5, metavar="Q", help="tasks of new classes")
+    group.add_argument("--batches", type=int, default=50, metavar="T", help="in the whole stream")
+    group.add_argument(
+        "--order",
+        choices=("tasks", "classes", "none"),
+        default="tasks",
+        help="what a seed shuffles: the order of tasks made of neighbouring classes (as the"
+        " paper does), which classes make a task, or nothing",
+    )
+    group.add_argument(
+        "--blur", type=float, default=0.0, help="0 .. 1: mix rows across task boundaries"
+    )
+
+
+def _add_network_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("network")
+    group.add_argument("--num-layers", type=int, default=3, metavar="L", help="sub-learners")
+    group.add_argument("--num-nodes", type=int, default=128, metavar="N", help="nodes of each")
+    group.add_argument("--ridge", type=float, default=0.1, help="lambda")
+    group.add_argument(
+        "--activation", default="relu", help="relu, leaky_relu, sigmoid, tanh or swish"
+    )
+    group.add_argument("--weight-init", default="lecun_uniform", help="of the random weights")
+    group.add_argument("--ensemble", choices=("mean", "median"), default="mean", help=" ")
+
+
+def _add_style_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("styles")
+    group.add_argument(
+        "--styles",
+        type=_names,
+        default=("ridge", "forward", "bayes"),
+        help="comma-separated: ridge (-R, k=0), forward (-F, k=1), bayes (-kF-Bayes)",
+    )
+    group.add_argument(
+        "--k", type=float, nargs="+", default=(), help="also -kF with each of these strengths"
+    )
+    group.add_argument("--kappa", type=float, default=1.0, help="scale of the adaptive k")
+    group.add_argument("--sigma", type=float, default=1e-5, help="noise level of the adaptive k")
+    group.add_argument(
+        "--estimator",
+        choices=("inverse_trace", "trace", "random_diagonal"),
+        default="inverse_trace",
+        help="of the adaptive k",
+    )
+    group.add_argument(
+        "--reuse-k",
+        action="store_true",
+        help="take out the forward term that was added, not one estimated anew",
+    )
+    group.add_argument(
+        "--cold-start",
+        choices=("exact", "paper"),
+        default="exact",
+        help="paper: the Gram matrix of batch 1 never enters",
+    )
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--seeds",
+        type=int,
+        help="how many; 5, or 1 from 10,000 training rows on (default: by size)",
+        default=argparse.SUPPRESS,
+    )
+    group.add_argument("--precision", choices=("double", "single"), default="double", help=" ")
+    group.add_argument(
+        "--solver", choices=("auto", "covariance", "information"), default="auto", help=" "
+    )
+    group.add_argument(
+        "--evaluate", default="batch", help="test at every batch, task end (task), or every E"
+    )
+    group.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help=" ")
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # Deferred, so that --help and errors of usage come at once.
+    from rvfl_jax.experiment import Config, compare, save_results
+    from rvfl_jax.plots import comparison_figure
+    from rvfl_jax.report import closing_lines, comparison_table
+
+    options = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name not in ("command", "out", "quiet")
+    }
+    options["k"] = tuple(options["k"])
+    config = Config(**options)
+    if config.evaluate == "never":
+        raise ValueError("evaluate: expected batch, task or an integer for a comparison, got never")
+    with _progress(arguments.quiet) as progress:
+        result: Comparison = compare(config, progress)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    save_results(result, arguments.out / "results.json")
+    comparison_figure(result).savefig(arguments.out / "curves.png", dpi=150)
+    console = Console()
+    console.print(comparison_table(result))
+    for line in closing_lines(result):
+        console.print(line, highlight=False)
+    console.print(f"Wrote {arguments.out / 'results.json'} and {arguments.out / 'curves.png'}.")
+    return 0
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator["Progress"]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    if quiet:
+        yield lambda label, done, total: None
+        return
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        show: Callable[..., None] = bar.update
+        yield lambda label, done, total: show(task, description=label, completed=done, total=total)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

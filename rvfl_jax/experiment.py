@@ -1,0 +1,396 @@
+"""Compare styles of one learner on one data set over several seeds: the main job.
+
+Every style of a seed sees the same split, stream and random features; the offline expert
+with those features is fitted once per seed and is the reference of regret and KL.
+"""
+
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rvfl_jax import metrics
+from rvfl_jax.checks import one_of, positive_int
+from rvfl_jax.data import Dataset, load_dataset
+from rvfl_jax.edrvfl import edrvfl
+from rvfl_jax.labels import to_columns
+from rvfl_jax.linalg import precision_scope
+from rvfl_jax.offline import separate_edrvfl
+from rvfl_jax.run import History, offline_scores, run_stream
+from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
+from rvfl_jax.strength import adaptive_k
+from rvfl_jax.types import Array, Learner, Stream
+
+STYLES = ("ridge", "forward", "bayes")
+OFFLINE = "offline expert"
+# From this many training rows on, one seed is the default: a run takes minutes.
+MANY_ROWS = 10_000
+DEFAULT_SEEDS = 5
+# Beyond this many products in the first layer a run goes in chunks, so that progress shows.
+LARGE_RUN = 10**9
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What `rvfl-jax run` compares; see its `--help`."""
+
+    dataset: str = "digits"
+    label: str = "label"
+    tasks: int = 5
+    batches: int = 50
+    order: str = "tasks"
+    blur: float = 0.0
+    num_layers: int = 3
+    num_nodes: int = 128
+    ridge: float = 0.1
+    styles: tuple[str, ...] = STYLES
+    k: tuple[float, ...] = ()
+    kappa: float = 1.0
+    sigma: float = 1e-5
+    estimator: str = "inverse_trace"
+    reuse_k: bool = False
+    activation: str = "relu"
+    weight_init: str = "lecun_uniform"
+    ensemble: str = "mean"
+    cold_start: str = "exact"
+    solver: str = "auto"
+    seeds: int | None = None
+    precision: str = "double"
+    evaluate: str = "batch"
+
+
+@dataclass
+class StyleResult:
+    """One style over all seeds: metric name to one number a seed, and curves."""
+
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    histories: list[History] = field(default_factory=list)
+
+    def add(self, values: dict[str, float]) -> None:
+        """Append one seed's metrics."""
+        for name, value in values.items():
+            self.metrics.setdefault(name, []).append(float(value))
+
+
+@dataclass
+class Comparison:
+    """Results of `compare`.
+
+    Attributes:
+        config: what was asked for.
+        dataset: name of the data.
+        styles: style name to its results, in the order of the table.
+        offline: the offline expert's.
+        task_ends: task ends of the first seed.
+        rows: training rows a run learned.
+        seeds: how many.
+    """
+
+    config: Config
+    dataset: str
+    styles: dict[str, StyleResult]
+    offline: StyleResult
+    task_ends: np.ndarray
+    rows: int
+    seeds: int
+
+
+def compare(config: Config, progress: Progress = lambda label, done, total: None) -> Comparison:
+    """Run all styles over all seeds.
+
+    Args:
+        config: what to compare.
+        progress: called with (what, batches done, batches in all).
+
+    Raises:
+        ValueError: on anything in `config` that cannot be run, before the first run.
+        NumericalError: if a run's arithmetic failed.
+    """
+    learners = make_learners(config)
+    data = load_dataset(config.dataset, seed=0, label=config.label)
+    few = len(data.X_train) < MANY_ROWS
+    default = DEFAULT_SEEDS if few else 1
+    seeds = default if config.seeds is None else positive_int("seeds", config.seeds)
+    cases = _cases(config, data, seeds)
+    result = Comparison(
+        config=config,
+        dataset=data.name,
+        styles={style: StyleResult() for style in learners},
+        offline=StyleResult(),
+        task_ends=cases[0][1].task_ends,
+        rows=cases[0][1].num_rows,
+        seeds=seeds,
+    )
+    total = seeds * len(learners) * config.batches
+    done = 0
+    for seed, (data, stream, tasks) in enumerate(cases):
+        key = jax.random.key(seed)
+        progress(f"seed {seed}: {OFFLINE}", done, total)
+        first = next(iter(learners.values()))
+        scores, R_ind = _references(config, first, data, stream, tasks, key, result.offline)
+        for style, learner in learners.items():
+            report = partial(_report, progress, f"seed {seed}: {style}", done, total)
+            report(0, config.batches)
+            history, seconds = _timed_run(config, learner, stream, data, scores, key, report)
+            result.styles[style].histories.append(history)
+            result.styles[style].add(_summary(history, R_ind, seconds, stream.num_rows))
+            done += config.batches
+    progress("done", total, total)
+    return result
+
+
+def make_learners(config: Config) -> dict[str, Learner]:
+    """One learner a style, named as the tables name it."""
+    strengths: dict[str, Any] = {}
+    for style in config.styles:
+        one_of("styles", style, STYLES)
+        if style == "ridge":
+            strengths["-R"] = 0.0
+        elif style == "forward":
+            strengths["-F"] = 1.0
+        else:
+            name = "-kF-Bayes (reused k)" if config.reuse_k else "-kF-Bayes"
+            strengths[name] = adaptive_k(
+                config.kappa, config.sigma, config.estimator, config.reuse_k
+            )
+    strengths |= {f"-kF (k={k:g})": k for k in config.k}
+    if not strengths:
+        raise ValueError("styles: expected at least one style or one k, got none")
+    return {
+        name: edrvfl(
+            num_layers=config.num_layers,
+            num_nodes=config.num_nodes,
+            ridge=config.ridge,
+            k=k,
+            activation=config.activation,
+            weight_init=config.weight_init,
+            ensemble=config.ensemble,
+            cold_start=config.cold_start,
+            solver=config.solver,
+        )
+        for name, k in strengths.items()
+    }
+
+
+def _report(progress: Progress, label: str, done: int, total: int, now: int, _: int) -> None:
+    progress(label, done + now, total)
+
+
+def _cases(config: Config, data: Dataset, seeds: int) -> list[tuple[Dataset, Stream, Stream]]:
+    """Split, stream and per-task rows of each seed, padded alike to share programs."""
+    cases = []
+    for seed in range(seeds):
+        if seed:
+            data = load_dataset(config.dataset, seed=seed, label=config.label)
+        stream = class_incremental_stream(
+            data.X_train,
+            data.y_train,
+            num_tasks=config.tasks,
+            num_batches=config.batches,
+            seed=seed,
+            order=config.order,
+            blur=config.blur,
+        )
+        cases.append((data, stream, by_task(stream)))
+    longest = max(stream.X.shape[1] for _, stream, _ in cases)
+    largest = max(tasks.X.shape[1] for _, _, tasks in cases)
+    return [
+        (data, pad_batches(stream, longest), pad_batches(tasks, largest))
+        for data, stream, tasks in cases
+    ]
+
+
+def _references(
+    config: Config,
+    learner: Learner,
+    data: Dataset,
+    stream: Stream,
+    tasks: Stream,
+    key: Array,
+    offline: StyleResult,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Test scores of the offline expert, and R_ind of experts on one task each."""
+    columns = to_columns("test y", data.y_test, stream.classes)
+    with _clock() as clock:
+        scores = offline_scores(learner, stream, data.X_test, key=key, precision=config.precision)
+    with precision_scope(config.precision):
+        hits, by_task_hits = _offline_hits(learner, scores, columns, stream.class_task)
+        R_ind = _separate_accuracy(
+            learner,
+            key,
+            (tasks.X, tasks.y, tasks.weight),
+            (data.X_test, columns, stream.class_task),
+            ridge=config.ridge,
+            activation=config.activation,
+        )
+    values = {f"accuracy_{name}": float(hit) for name, hit in hits.items()}
+    values |= {"ACC": float(np.mean(by_task_hits)), "seconds": clock.seconds}
+    offline.add(values)
+    return scores, np.asarray(R_ind)
+
+
+@partial(jax.jit, static_argnames="learner")
+def _offline_hits(
+    learner: Learner, scores: Array, columns: Array, class_task: Array
+) -> tuple[dict[str, Array], Array]:
+    everything = jnp.ones(len(class_task), bool)
+    hits = metrics.protocol_hits(
+        learner.combine(scores), columns, class_task=class_task, seen=everything
+    )
+    return (
+        {name: jnp.mean(hit) for name, hit in hits.items()},
+        _mean_by_task(hits["class_incremental"], class_task[columns], len(class_task)),
+    )
+
+
+def _mean_by_task(hit: Array, task: Array, bound: int) -> Array:
+    """Accuracy on each task's rows, averaged over the tasks that have rows."""
+    rows = jax.ops.segment_sum(jnp.ones_like(task), task, bound)
+    right = jax.ops.segment_sum(hit.astype(jnp.int32), task, bound)
+    return jnp.sum(right / jnp.maximum(rows, 1)) / jnp.sum(rows > 0)
+
+
+@partial(jax.jit, static_argnames=("learner", "ridge", "activation"))
+def _separate_accuracy(
+    learner: Learner,
+    key: Array,
+    tasks: tuple[Array, Array, Array],
+    test: tuple[Array, Array, Array],
+    *,
+    ridge: float,
+    activation: str,
+) -> Array:
+    """(Q,) class-incremental accuracy on each task of the expert trained on it alone."""
+    (X, y, weight), (X_test, columns, class_task) = tasks, test
+    m = len(class_task)
+    state = learner.init(key, X.shape[-1], m)
+    thetas = separate_edrvfl(
+        state.W, X, jax.nn.one_hot(y, m), ridge=ridge, activation=activation, weight=weight
+    )
+    Z = learner.stream.embed(state, X_test)
+
+    def accuracy(task: tuple[Array, Array]) -> Array:
+        theta, q = task
+        right = jnp.argmax(learner.combine(jnp.matmul(Z, theta)), axis=-1) == columns
+        own = class_task[columns] == q
+        return jnp.sum(right & own) / jnp.sum(own)
+
+    return jax.lax.map(accuracy, (thetas, jnp.arange(len(X))))
+
+
+def _timed_run(
+    config: Config,
+    learner: Learner,
+    stream: Stream,
+    data: Dataset,
+    scores: np.ndarray,
+    key: Array,
+    progress: Callable[[int, int], None],
+) -> tuple[History, float]:
+    large = stream.X.size * config.num_nodes > LARGE_RUN
+    with _clock() as clock:
+        run = run_stream(
+            learner,
+            stream,
+            key=key,
+            test=(data.X_test, data.y_test),
+            evaluate=int(config.evaluate) if config.evaluate.isdigit() else config.evaluate,
+            expert=scores,
+            precision=config.precision,
+            progress=progress if large else False,
+        )
+    return run.history, clock.seconds
+
+
+def _summary(history: History, R_ind: np.ndarray, seconds: float, rows: int) -> dict[str, float]:
+    values = {"seconds": seconds, "samples_per_second": rows / seconds}
+    values["prequential_loss"] = float(
+        np.nansum(history.prequential_loss * history.rows) / history.rows.sum()
+    )
+    values["sigma_share"] = float(np.mean(history.sigma_share))
+    if not len(history.evaluated):
+        return values
+    values |= {f"accuracy_{name}": curve[-1] for name, curve in history.accuracy.items()}
+    values["cumulative_regret"] = history.cumulative_regret[-1]
+    values["kl"] = history.kl[-1]
+    if history.R:
+        R = history.R["class_incremental"]
+        values |= {
+            "ACC": metrics.average_accuracy(R),
+            "BWT": metrics.backward_transfer(R),
+            "FWT": metrics.forward_transfer(R, R_ind),
+        }
+        so_far = metrics.incremental_accuracy(R, history.task_rows)
+        values |= {"A_bar": float(so_far.mean()), "A_B": float(so_far[-1])}
+    return values
+
+
+class _Clock:
+    seconds = 0.0
+
+
+@contextmanager
+def _clock() -> Iterator[_Clock]:
+    """Wall seconds of the block, tracing and compilation taken out."""
+    clock, compiling = _Clock(), []
+
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
+        if event.startswith("/jax/core/compile/"):
+            compiling.append(duration_secs)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    start = time.perf_counter()
+    try:
+        yield clock
+    finally:
+        clock.seconds = max(time.perf_counter() - start - sum(compiling), 1e-9)
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def save_results(result: Comparison, path: Path) -> None:
+    """Write results.json: configuration, versions, device, and all raw numbers."""
+    content = {
+        "config": asdict(result.config),
+        "dataset": result.dataset,
+        "training_rows": result.rows,
+        "seeds": result.seeds,
+        "protocols": list(metrics.PROTOCOLS),
+        "versions": {name: version(name) for name in ("rvfl-jax", "jax", "jaxlib", "numpy")},
+        "python": platform.python_version(),
+        "device": jax.devices()[0].device_kind,
+        "offline": result.offline.metrics,
+        "styles": {
+            name: {"metrics": style.metrics, "runs": [_curves(h) for h in style.histories]}
+            for name, style in result.styles.items()
+        },
+    }
+    path.write_text(json.dumps(_plain(content), indent=1) + "\n", encoding="utf-8")
+
+
+def _curves(history: History) -> dict[str, Any]:
+    return history._asdict()
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, NaN as null, so that any JSON reader takes it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return round(value, 9) if np.isfinite(value) else None
+    return value

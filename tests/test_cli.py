@@ -1,0 +1,182 @@
+"""The main job from the command line: results, picture, table, errors."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import matplotlib.image
+import numpy as np
+import pytest
+
+from rvfl_jax import cli
+from rvfl_jax.experiment import Config, compare, make_learners
+from rvfl_jax.metrics import PROTOCOLS
+from tests.streams import environment
+
+SMALL = ["--batches", "10", "--num-layers", "2", "--num-nodes", "16", "--seeds", "2"]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """One run of all styles, with all that it printed."""
+    out = tmp_path_factory.mktemp("run")
+    command = [sys.executable, "-m", "rvfl_jax", "run", *SMALL, "--k", "1.414", "--out", str(out)]
+    finished = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, env=environment()
+    )
+    assert finished.returncode == 0, finished.stderr
+    return out, finished.stdout
+
+
+def test_table_and_closing_lines(outcome):
+    _, printed = outcome
+    for word in ("-R", "-F", "-kF-Bayes", "-kF (k=1.414)", "offline", "ACC", "BWT", "FWT"):
+        assert word in printed
+    assert "samples per second" in printed
+    assert "1,347 samples in one pass" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_results_file(outcome):
+    out, _ = outcome
+    results = json.loads((out / "results.json").read_text())
+    assert results["config"]["batches"] == 10
+    assert results["protocols"] == list(PROTOCOLS)
+    assert set(results["versions"]) == {"rvfl-jax", "jax", "jaxlib", "numpy"}
+    assert set(results["styles"]) == {"-R", "-F", "-kF-Bayes", "-kF (k=1.414)"}
+    ridge = results["styles"]["-R"]
+    assert len(ridge["runs"]) == len(ridge["metrics"]["ACC"]) == 2
+    assert np.shape(ridge["runs"][0]["R"]["seen"]) == (5, 5)
+    offline = results["offline"]
+    for name in PROTOCOLS:
+        got = ridge["metrics"][f"accuracy_{name}"]
+        np.testing.assert_allclose(got, offline[f"accuracy_{name}"], atol=1e-6)
+    np.testing.assert_allclose(ridge["metrics"]["ACC"], offline["ACC"], atol=1e-6)
+    assert np.shape(results["styles"]["-kF-Bayes"]["runs"][0]["k_next"]) == (10, 2)
+
+
+def test_picture(outcome):
+    out, _ = outcome
+    picture = matplotlib.image.imread(out / "curves.png")
+    assert picture.shape[1] >= 1200
+    assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 50
+
+
+def test_every_style_takes_at_most_three_compilations():
+    compilations, label, per_label = [], ["start"], {}
+
+    def progress(new_label, *_):
+        style = new_label.split(": ")[-1]
+        per_label[label[0]] = per_label.get(label[0], 0) + len(compilations)
+        compilations.clear()
+        label[0] = style
+
+    def listen(event, duration_secs, **_):
+        if event.endswith("backend_compile_duration"):
+            compilations.append(duration_secs)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        compare(Config(batches=10, num_layers=1, num_nodes=12, seeds=5), progress)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert all(0 < per_label[style] <= 3 for style in ("-R", "-F", "-kF-Bayes")), per_label
+
+
+def test_forward_transfer_compares_with_experts_on_one_task():
+    """With one task a class-incremental expert on that task is the offline expert."""
+    result = compare(Config(tasks=2, batches=2, num_layers=1, num_nodes=16, seeds=1, ridge=1.0))
+    history = result.styles["-R"].histories[0]
+    R = history.R["class_incremental"]
+    FWT = result.styles["-R"].metrics["FWT"][0]
+    R_ind_of_second_task = R[1, 1] - FWT
+    assert R[1, 1] - 0.2 < R_ind_of_second_task <= 1
+
+
+def test_reused_k_is_named_and_blurred_streams_run():
+    config = Config(
+        batches=12,
+        blur=0.4,
+        num_layers=1,
+        num_nodes=12,
+        seeds=1,
+        styles=("bayes",),
+        reuse_k=True,
+        precision="single",
+        evaluate="4",
+    )
+    seen = []
+    result = compare(config, lambda *report: seen.append(report))
+    (style,) = result.styles.values()
+    assert list(result.styles) == ["-kF-Bayes (reused k)"]
+    assert style.histories[0].evaluated.tolist() == [3, 7, 11]
+    assert "ACC" not in style.metrics
+    assert seen[-1] == ("done", 12, 12)
+
+
+def test_large_runs_report_every_chunk(monkeypatch):
+    monkeypatch.setattr("rvfl_jax.experiment.LARGE_RUN", 0)
+    seen = []
+    compare(
+        Config(batches=10, num_layers=1, num_nodes=12, seeds=1, styles=("ridge",)),
+        lambda label, done, total: seen.append(done),
+    )
+    assert {1, 2, 5, 10} <= set(seen)
+
+
+def test_collapse_of_k_is_told(capsys, tmp_path):
+    """Batches of 135 rows with 64 + 4 features of rank below: sigma decides."""
+    arguments = ["--batches", "10", "--num-layers", "1", "--num-nodes", "4", "--seeds", "1"]
+    status = cli.main(["run", *arguments, "--styles", "bayes", "--out", str(tmp_path), "--quiet"])
+    assert status == 0
+    assert "sigma alone decided" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset", "mnits"], "dataset: expected one of digits"),
+        (["--styles", "ridge,lasso"], "styles: expected one of ridge, forward, bayes, got 'lasso'"),
+        (["--styles", ""], "styles: expected at least one"),
+        (["--tasks", "50"], "num_tasks: expected at most 10"),
+        (["--batches", "3"], "num_batches: expected 5"),
+        (["--ridge", "0"], "ridge: expected finite and greater than 0"),
+        (["--k", "-1"], "k: expected finite and at least 0"),
+        (["--sigma", "-1"], "sigma"),
+        (["--activation", "step"], "activation: expected one of relu"),
+        (["--seeds", "0"], "seeds: expected an integer of at least 1"),
+        (["--evaluate", "never"], "evaluate: expected batch, task or an integer"),
+        (["--evaluate", "often"], "evaluate: expected one of"),
+    ],
+)
+def test_errors_are_one_line_and_write_nothing(arguments, message, capsys, tmp_path):
+    out = tmp_path / "out"
+    assert cli.main(["run", *SMALL, "--quiet", *arguments, "--out", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_numerical_failure_is_one_line(monkeypatch, capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    X = 1e200 * rng.normal(size=(80, 3))
+    np.savez(tmp_path / "huge.npz", X=X, y=np.arange(80) % 4)
+    arguments = ["run", *SMALL, "--quiet", "--tasks", "2", "--out", str(tmp_path / "out")]
+    assert cli.main([*arguments, "--dataset", str(tmp_path / "huge.npz")]) == 1
+    assert "Remedy" in capsys.readouterr().err
+
+
+def test_help(capsys):
+    for arguments in (["--help"], ["run", "--help"], ["--version"]):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(arguments)
+        assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    assert "examples:" in printed
+    assert "--cold-start" in printed
+
+
+def test_learners_are_named_as_in_the_paper():
+    assert list(make_learners(Config())) == ["-R", "-F", "-kF-Bayes"]
