@@ -376,7 +376,7 @@ def save_results(result: Comparison, path: Path) -> None:
             for name, style in result.styles.items()
         },
     }
-    path.write_text(json.dumps(_plain(content), indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_plain(content)) + "\n", encoding="utf-8")
 
 
 def _curves(history: History) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:
     from rvfl_jax.experiment import Comparison, StyleResult
@@ -98,5 +99,6 @@ def _draw_strengths(
 def _mark_task_ends(axis: Any, task_ends: np.ndarray) -> None:
     for end in task_ends:
         axis.axvline(end + 1, color="0.8", lw=0.8, zorder=0)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color="0.92")

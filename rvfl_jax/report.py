@@ -54,10 +54,10 @@ def _cell(style: StyleResult, metric: str, factor: int, digits: int) -> str:
 
 def closing_lines(result: Comparison) -> Sequence[str]:
     """What was done, how fast, and what the numbers do not say by themselves."""
+    tested = "at every batch" if result.config.evaluate == "batch" else "on schedule"
     lines = [
         "Accuracies are in per cent; ACC, BWT and FWT are class-incremental. Time and"
-        f" throughput include testing {'at every batch' if result.config.evaluate == 'batch' else 'on schedule'}"
-        " and leave compilation out."
+        f" throughput include testing {tested} and leave compilation out."
     ]
     for name, style in result.styles.items():
         rate = np.median(style.metrics["samples_per_second"])

@@ -1,0 +1,37 @@
+"""What the README shows runs as printed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.streams import environment
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_example_runs_as_printed(tmp_path):
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len(example.strip().splitlines()) <= 17
+    finished = subprocess.run(
+        [sys.executable, "-c", example],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    assert finished.returncode == 0, finished.stderr
+    accuracy, sample = finished.stdout.strip().splitlines()
+    assert float(accuracy) > 0.95
+    assert sample.startswith("predicted")
+
+
+def test_linked_files_exist():
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert links
+    for link in links:
+        assert (Path(__file__).parents[1] / link).exists(), link
