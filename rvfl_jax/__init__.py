@@ -3,6 +3,7 @@
 from rvfl_jax import metrics
 from rvfl_jax.checks import NumericalError
 from rvfl_jax.edrvfl import EdRVFLState, edrvfl
+from rvfl_jax.history import History
 from rvfl_jax.labels import one_hot
 from rvfl_jax.learner import make_learner
 from rvfl_jax.network import features, init_weights
@@ -12,7 +13,7 @@ from rvfl_jax.offline import (
     offline_edrvfl,
     separate_edrvfl,
 )
-from rvfl_jax.run import History, offline_scores, run_stream, scan_stream
+from rvfl_jax.run import offline_scores, run_stream, scan_stream
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
 from rvfl_jax.strength import adaptive_k
 from rvfl_jax.types import Learner, Run, StepInfo, Stream

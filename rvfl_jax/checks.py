@@ -37,9 +37,11 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
 def per_layer(name: str, value: Any, num_layers: int, *, minimum: float, strict: bool) -> Any:
     """A scalar or one number a layer, in range wherever it can be looked at.
 
-    Returns the value unchanged, so that Python floats stay weakly typed and traced
-    values stay traced.
+    Returns a list as an array and anything else unchanged, so that Python floats stay
+    weakly typed and traced values stay traced.
     """
+    if isinstance(value, list | tuple):
+        value = np.asarray(value, dtype=float)
     shape = np.shape(value)
     if shape not in ((), (num_layers,)):
         raise ValueError(f"{name}: expected a scalar or shape ({num_layers},), got shape {shape}")

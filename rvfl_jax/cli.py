@@ -169,8 +169,6 @@ def _run(arguments: argparse.Namespace) -> int:
     }
     options["k"] = tuple(options["k"])
     config = Config(**options)
-    if config.evaluate == "never":
-        raise ValueError("evaluate: expected batch, task or an integer for a comparison, got never")
     with _progress(arguments.quiet) as progress:
         result: Comparison = compare(config, progress)
     arguments.out.mkdir(parents=True, exist_ok=True)

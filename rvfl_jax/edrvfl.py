@@ -154,7 +154,7 @@ def edrvfl(
     """
     layers = positive_int("num_layers", num_layers)
     nodes = positive_int("num_nodes", num_nodes)
-    per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
+    ridge = per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
     strength = resolve_strength(k, layers)
     forward = not is_ridge(strength)
     one_of("cold_start", cold_start, COLD_STARTS)

@@ -23,10 +23,11 @@ from rvfl_jax import metrics
 from rvfl_jax.checks import one_of, positive_int
 from rvfl_jax.data import Dataset, load_dataset
 from rvfl_jax.edrvfl import edrvfl
+from rvfl_jax.history import History
 from rvfl_jax.labels import to_columns
-from rvfl_jax.linalg import precision_scope
+from rvfl_jax.linalg import PRECISIONS, matmul, precision_scope
 from rvfl_jax.offline import separate_edrvfl
-from rvfl_jax.run import History, offline_scores, run_stream
+from rvfl_jax.run import offline_scores, run_stream
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
 from rvfl_jax.strength import adaptive_k
 from rvfl_jax.types import Array, Learner, Stream
@@ -119,6 +120,8 @@ def compare(config: Config, progress: Progress = lambda label, done, total: None
         NumericalError: if a run's arithmetic failed.
     """
     learners = make_learners(config)
+    one_of("precision", config.precision, PRECISIONS)
+    evaluate = _evaluate(config)
     data = load_dataset(config.dataset, seed=0, label=config.label)
     few = len(data.X_train) < MANY_ROWS
     default = DEFAULT_SEEDS if few else 1
@@ -143,7 +146,9 @@ def compare(config: Config, progress: Progress = lambda label, done, total: None
         for style, learner in learners.items():
             report = partial(_report, progress, f"seed {seed}: {style}", done, total)
             report(0, config.batches)
-            history, seconds = _timed_run(config, learner, stream, data, scores, key, report)
+            history, seconds = _timed_run(
+                config, learner, stream, data, scores, key, evaluate, report
+            )
             result.styles[style].histories.append(history)
             result.styles[style].add(_summary(history, R_ind, seconds, stream.num_rows))
             done += config.batches
@@ -165,7 +170,7 @@ def make_learners(config: Config) -> dict[str, Learner]:
             strengths[name] = adaptive_k(
                 config.kappa, config.sigma, config.estimator, config.reuse_k
             )
-    strengths |= {f"-kF (k={k:g})": k for k in config.k}
+    strengths |= {f"-kF (k={k!r})": k for k in config.k}
     if not strengths:
         raise ValueError("styles: expected at least one style or one k, got none")
     return {
@@ -182,6 +187,15 @@ def make_learners(config: Config) -> dict[str, Learner]:
         )
         for name, k in strengths.items()
     }
+
+
+def _evaluate(config: Config) -> str | int:
+    """The schedule of evaluations, as `run_stream` takes it."""
+    if config.evaluate.isdigit():
+        return positive_int("evaluate", int(config.evaluate))
+    if config.evaluate not in ("batch", "task"):
+        raise ValueError(f"evaluate: expected batch, task or an integer, got {config.evaluate!r}")
+    return config.evaluate
 
 
 def _report(progress: Progress, label: str, done: int, total: int, now: int, _: int) -> None:
@@ -283,7 +297,7 @@ def _separate_accuracy(
 
     def accuracy(task: tuple[Array, Array]) -> Array:
         theta, q = task
-        right = jnp.argmax(learner.combine(jnp.matmul(Z, theta)), axis=-1) == columns
+        right = jnp.argmax(learner.combine(matmul(Z, theta)), axis=-1) == columns
         own = class_task[columns] == q
         return jnp.sum(right & own) / jnp.sum(own)
 
@@ -297,6 +311,7 @@ def _timed_run(
     data: Dataset,
     scores: np.ndarray,
     key: Array,
+    evaluate: str | int,
     progress: Callable[[int, int], None],
 ) -> tuple[History, float]:
     large = stream.X.size * config.num_nodes > LARGE_RUN
@@ -306,7 +321,7 @@ def _timed_run(
             stream,
             key=key,
             test=(data.X_test, data.y_test),
-            evaluate=int(config.evaluate) if config.evaluate.isdigit() else config.evaluate,
+            evaluate=evaluate,
             expert=scores,
             precision=config.precision,
             progress=progress if large else False,

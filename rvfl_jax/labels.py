@@ -15,7 +15,7 @@ def clean_labels(name: str, labels: Any) -> np.ndarray:
     Raises:
         ValueError: naming the first label that cannot be one.
     """
-    array = np.asarray(labels)
+    array = labels if isinstance(labels, np.ndarray) else _as_array(labels)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected 1 dimension (rows,), got shape {array.shape}")
     if array.dtype.kind == "f":
@@ -27,19 +27,29 @@ def clean_labels(name: str, labels: Any) -> np.ndarray:
     if array.dtype.kind == "i":
         _reject(name, array, array < 0, "labels of at least 0")
     if array.dtype.kind == "O":
-        bad = np.array([_is_missing(label) for label in array], dtype=bool)
-        _reject(name, array, bad, "hashable labels that equal themselves")
+        bad = np.array([not _is_label(label) for label in array], dtype=bool)
+        _reject(name, array, bad, "hashable labels, numbers among them integral and not negative")
     if array.dtype.kind not in "iuOUS":
         raise ValueError(f"{name}: expected integers, strings or objects, got {array.dtype}")
     return array
 
 
-def _is_missing(label: Any) -> bool:
+def _as_array(labels: Any) -> np.ndarray:
+    """`np.asarray`, but never numbers turned into strings by their neighbours."""
+    array = np.asarray(labels)
+    if array.dtype.kind in "US" and not all(isinstance(x, str | bytes) for x in labels):
+        return np.array(labels, dtype=object)
+    return array
+
+
+def _is_label(label: Any) -> bool:
     try:
         hash(label)
-        return label is None or bool(label != label)
     except TypeError:
-        return True
+        return False
+    if isinstance(label, int | float | np.number):
+        return bool(np.isfinite(label) and label >= 0 and float(label).is_integer())
+    return label is not None and bool(label == label)
 
 
 def _reject(name: str, labels: np.ndarray, bad: np.ndarray, expected: str) -> None:

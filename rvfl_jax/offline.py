@@ -114,7 +114,7 @@ def offline_edrvfl(
     layers, width, nodes = W.shape
     shape("X", X, (None, width - nodes), "(n, num_features)")
     shape("Y", Y, (X.shape[0], None), "(n, num_classes)")
-    per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
+    ridge = per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
     one_of("form", form, FORMS)
     resolve_activation(activation)
     if weight is None:
@@ -131,13 +131,18 @@ def offline_edrvfl(
 
 def solve_normal_equations(gram: Array, moment: Array, ridge: Array) -> Array:
     """(gram + lambda I)^-1 moment, the primal form of eq. (5); (d, d), (d, m) to (d, m)."""
-    R = cholesky(gram + ridge * jnp.eye(len(gram), dtype=gram.dtype))
-    return cho_solve(R, moment)
+    return _solve(gram + ridge * jnp.eye(len(gram), dtype=gram.dtype), moment)
 
 
 def _solve_dual(D: Array, Y: Array, ridge: Array) -> Array:
     K = matmul(D, D.T) + ridge * jnp.eye(len(D), dtype=D.dtype)
-    return matmul(D.T, cho_solve(cholesky(K), Y))
+    return matmul(D.T, _solve(K, Y))
+
+
+def _solve(A: Array, B: Array) -> Array:
+    """A^-1 B, or NaN: LAPACK takes an overflowed A for a matrix whose inverse is 0."""
+    R = cholesky(A)
+    return jnp.where(is_finite(jnp.diag(R)), cho_solve(R, B), jnp.nan)
 
 
 def separate_edrvfl(
@@ -218,7 +223,7 @@ def _memoryless(
 ) -> Learner:
     layers = positive_int("num_layers", num_layers)
     nodes = positive_int("num_nodes", num_nodes)
-    per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
+    ridge = per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
     g = resolve_activation(activation)
     resolve_weight_init(weight_init)
     combine_scores = combiner(ensemble)

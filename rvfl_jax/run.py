@@ -14,11 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rvfl_jax.checks import NumericalError, finite, positive_int, real_matrix
+from rvfl_jax.checks import NumericalError, positive_int, real_matrix
 from rvfl_jax.evaluation import Evaluation, Examined, Expert, evaluate_scores
+from rvfl_jax.history import StepRecord, build_history
 from rvfl_jax.labels import to_columns
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.progress import track
+from rvfl_jax.stream import check_stream
 from rvfl_jax.types import Array, Carry, Learner, Run, State, Stream
 
 SCHEDULES = ("batch", "task", "never")
@@ -33,61 +35,6 @@ class Batches(NamedTuple):
     X: Any
     y: Any
     weight: Any
-
-
-class StepRecord(NamedTuple):
-    """What the scan keeps of one step; see `History`."""
-
-    k_t: Array
-    k_next: Array
-    sigma_share: Array
-    healthy: Array
-    rows: Array
-    hits: Array
-    loss: Array
-    evaluation: Evaluation | None
-
-
-class History(NamedTuple):
-    """A run as plain NumPy arrays. T batches, E evaluations, L sub-learners, Q tasks.
-
-    Attributes:
-        k_t: (T, L) strength of the batch that was learned.
-        k_next: (T, L) strength put on the announced batch.
-        sigma_share: (T, L) see `StepInfo`.
-        healthy: (T, L).
-        rows: (T,) rows of each batch, padding left out.
-        prequential_accuracy: (T,) of the guesses on each batch before it was learned;
-            NaN for a batch without rows.
-        prequential_loss: (T,) their squared error, summed over columns, mean over rows.
-        evaluated: (E,) batches after which the test set was looked at.
-        accuracy: protocol to (E,); "class_incremental" is acc(t), eq. (33).
-        task_accuracy: protocol to (E, Q).
-        learner_accuracy: (E, L) acc(t) of each sub-learner.
-        regret: (E,) eq. (34).
-        cumulative_regret: (E,) its running sum.
-        kl: (E,) eq. (35).
-        R: protocol to (Q, Q) accuracy on task j after task q; empty unless every task's
-            end was evaluated.
-        task_rows: (Q,) test rows of each task.
-    """
-
-    k_t: np.ndarray
-    k_next: np.ndarray
-    sigma_share: np.ndarray
-    healthy: np.ndarray
-    rows: np.ndarray
-    prequential_accuracy: np.ndarray
-    prequential_loss: np.ndarray
-    evaluated: np.ndarray
-    accuracy: dict[str, np.ndarray]
-    task_accuracy: dict[str, np.ndarray]
-    learner_accuracy: np.ndarray
-    regret: np.ndarray
-    cumulative_regret: np.ndarray
-    kl: np.ndarray
-    R: dict[str, np.ndarray]
-    task_rows: np.ndarray
 
 
 def scan_stream(
@@ -237,12 +184,12 @@ def offline_scores(
     if learner.fit_offline is None:
         raise ValueError("learner: expected one with fit_offline, got one without")
     check_stream(stream)
-    X_test = real_matrix("X_test", X_test)
-    m = num_classes or len(stream.classes)
+    X_test = _check_features("X_test", X_test, stream.X.shape[-1])
+    m = _capacity(num_classes, stream)
     with precision_scope(precision):
         state = _init(learner, key, stream.X.shape[-1], m)
         batches = Batches(stream.X, stream.y, stream.weight)
-        return np.asarray(_offline_scores(learner, state, batches, X_test, m))
+        return _finite_scores(_offline_scores(learner, state, batches, X_test, m))
 
 
 def run_stream(
@@ -301,17 +248,18 @@ def run_stream(
     """
     check_stream(stream)
     T, _b, s = stream.X.shape
-    m = len(stream.classes) if num_classes is None else positive_int("num_classes", num_classes)
-    if m < len(stream.classes):
-        raise ValueError(f"num_classes: expected at least {len(stream.classes)}, got {m}")
+    m = _capacity(num_classes, stream)
     schedule = _schedule(evaluate, stream, T)
     if on_failure not in ("raise", "return"):
         raise ValueError(f"on_failure: expected raise or return, got {on_failure!r}")
     batches = _announce(Batches(stream.X, stream.y, stream.weight), lookahead)
     encoded = None if test is None else _encode_test(test, stream, s)
+    size = None if chunk_size is None else positive_int("chunk_size", chunk_size)
+    _check_expert(expert, encoded, m)
+    if state is not None:
+        _check_state(state, s, m)
     with precision_scope(precision):
-        if state is None:
-            state = _init(learner, key, s, m)
+        state = _init(learner, key, s, m) if state is None else _in_precision(state)
         test_set = None
         if encoded is not None and schedule is not None:
             reference = _reference(learner, state, stream, encoded[0], expert, m)
@@ -322,12 +270,12 @@ def run_stream(
                 learner, state, seen, batches, num_steps=T, evaluate=schedule, test=test_set
             )
         else:
-            size = -(-T // 20) if chunk_size is None else positive_int("chunk_size", chunk_size)
+            size = -(-T // 20) if size is None else size
             final, record = _in_chunks(
                 learner, state, seen, batches, T, min(size, T), schedule, test_set, progress
             )
         jax.block_until_ready(final)
-    history = _history(record, schedule, stream, test_set)
+    history = build_history(record, schedule, stream, test_set)
     if on_failure == "raise":
         raise_if_unhealthy(history.healthy)
     return Run(final, history)
@@ -340,33 +288,9 @@ def raise_if_unhealthy(healthy: np.ndarray) -> None:
     t, layer = (int(i) for i in np.argwhere(~healthy)[0])
     raise NumericalError(
         f"batch {t}, sub-learner {layer}: a factorisation failed or a value was not finite"
-        f" ({int((~healthy).any(axis=1).sum())} of {len(healthy)} batches affected; these"
-        f" were left out of what was learned). Remedy: {REMEDY}."
+        f" ({int((~healthy).any(axis=1).sum())} of {len(healthy)} batches affected;"
+        f" what was learned before is untouched). Remedy: {REMEDY}."
     )
-
-
-def check_stream(stream: Stream) -> None:
-    """ValueError if the stream's arrays do not fit together or hold what cannot be learned."""
-    X, y, weight = (np.asarray(a) for a in (stream.X, stream.y, stream.weight))
-    if X.ndim != 3 or 0 in X.shape:
-        raise ValueError(f"stream.X: expected non-empty (T, b, num_features), got {X.shape}")
-    for name, array in (("y", y), ("weight", weight)):
-        if array.shape != X.shape[:2]:
-            raise ValueError(f"stream.{name}: expected shape {X.shape[:2]}, got {array.shape}")
-    if y.dtype.kind not in "iu":
-        raise ValueError(f"stream.y: expected integer columns, got dtype {y.dtype}")
-    if not (np.isfinite(weight) & (weight >= 0)).all():
-        raise ValueError("stream.weight: expected finite weights of at least 0, got others")
-    used = weight > 0
-    if not used.any():
-        raise ValueError("stream.weight: expected at least one row of positive weight, got none")
-    inside = (y >= 0) & (y < len(stream.classes))
-    if (used & ~inside).any():
-        raise ValueError(
-            f"stream.y: expected columns 0 to {len(stream.classes) - 1}, got {y[used & ~inside][0]}"
-        )
-    if X.dtype.kind == "f" and not np.isfinite(X.sum(dtype=np.float64)):
-        finite("stream.X", np.where(used[..., None], X, 0))
 
 
 def _schedule(evaluate: str | int, stream: Stream, T: int) -> np.ndarray | None:
@@ -376,7 +300,7 @@ def _schedule(evaluate: str | int, stream: Stream, T: int) -> np.ndarray | None:
         return np.ones(T, bool)
     at = np.zeros(T, bool)
     if evaluate == "task":
-        at[stream.task_ends] = True
+        at[stream.task_ends[stream.task_ends >= 0]] = True
     elif isinstance(evaluate, str):
         raise ValueError(
             f"evaluate: expected one of {', '.join(SCHEDULES)} or an integer, got {evaluate!r}"
@@ -404,10 +328,59 @@ def _announce(batches: Batches, lookahead: Any) -> Batches:
     )
 
 
+def _capacity(num_classes: int | None, stream: Stream) -> int:
+    m = len(stream.classes) if num_classes is None else positive_int("num_classes", num_classes)
+    if m < len(stream.classes):
+        raise ValueError(f"num_classes: expected at least {len(stream.classes)}, got {m}")
+    return m
+
+
+def _check_features(name: str, X: Any, num_features: int) -> np.ndarray:
+    X = real_matrix(name, X)
+    if X.shape[1] != num_features:
+        raise ValueError(f"{name}: expected {num_features} features, got {X.shape[1]}")
+    return X
+
+
+def _check_expert(expert: Any, test: tuple[np.ndarray, np.ndarray] | None, m: int) -> None:
+    if isinstance(expert, str):
+        if expert != "offline":
+            raise ValueError(f"expert: expected offline, an array or None, got {expert!r}")
+    elif expert is not None and test is not None:
+        n = len(test[1])
+        if np.ndim(expert) != 3 or np.shape(expert)[1:] != (n, m):
+            raise ValueError(f"expert: expected shape (L, {n}, {m}), got {np.shape(expert)}")
+
+
+def _check_state(state: Any, num_features: int, num_classes: int) -> None:
+    fits = state.W.shape[1] - state.W.shape[2], state.theta.shape[-1]
+    if fits != (num_features, num_classes):
+        raise ValueError(
+            f"state: expected one for {num_features} features and {num_classes} classes,"
+            f" got one for {fits[0]} and {fits[1]}"
+        )
+
+
+def _in_precision(state: Any) -> Any:
+    """The state with its numbers in the precision of this run."""
+    dtype = jnp.result_type(float)
+
+    def cast(leaf: Any) -> Any:
+        return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(cast, state)
+
+
+def _finite_scores(scores: Array) -> np.ndarray:
+    if not np.isfinite(scores).all():
+        raise NumericalError(
+            f"offline expert: the factorisation failed or a value overflowed. Remedy: {REMEDY}."
+        )
+    return np.asarray(scores)
+
+
 def _encode_test(test: tuple[Any, Any], stream: Stream, s: int) -> tuple[np.ndarray, np.ndarray]:
-    X = real_matrix("test X", test[0])
-    if X.shape[1] != s:
-        raise ValueError(f"test X: expected {s} features, got {X.shape[1]}")
+    X = _check_features("test X", test[0], s)
     y = to_columns("test y", test[1], stream.classes)
     if len(y) != len(X):
         raise ValueError(f"test y: expected {len(X)} labels, got {len(y)}")
@@ -425,12 +398,8 @@ def _reference(
     if expert is None or (isinstance(expert, str) and learner.fit_offline is None):
         return None
     if isinstance(expert, str):
-        if expert != "offline":
-            raise ValueError(f"expert: expected offline, an array or None, got {expert!r}")
         batches = Batches(stream.X, stream.y, stream.weight)
-        return _offline_scores(learner, state, batches, X_test, m)
-    if np.ndim(expert) != 3 or np.shape(expert)[1:] != (len(X_test), m):
-        raise ValueError(f"expert: expected shape (L, {len(X_test)}, {m}), got {np.shape(expert)}")
+        return _finite_scores(_offline_scores(learner, state, batches, X_test, m))
     return expert
 
 
@@ -480,52 +449,3 @@ def _window(array: np.ndarray, *, start: int, length: int) -> np.ndarray:
     piece = array[start : start + length]
     missing = length - len(piece)
     return np.pad(piece, [(0, missing)] + [(0, 0)] * (piece.ndim - 1)) if missing else piece
-
-
-def _history(
-    scanned: StepRecord, schedule: np.ndarray | None, stream: Stream, test: Examined | None
-) -> History:
-    record: Any = jax.tree.map(np.asarray, scanned)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        prequential_accuracy = record.hits / record.rows
-        prequential_loss = record.loss / record.rows
-    common: dict[str, Any] = {
-        "k_t": record.k_t,
-        "k_next": record.k_next,
-        "sigma_share": record.sigma_share,
-        "healthy": record.healthy,
-        "rows": record.rows,
-        "prequential_accuracy": prequential_accuracy,
-        "prequential_loss": prequential_loss,
-    }
-    if record.evaluation is None or schedule is None or test is None:
-        layers = record.k_t.shape[1]
-        none = np.zeros(0)
-        return History(
-            **common,
-            evaluated=np.zeros(0, int),
-            accuracy={},
-            task_accuracy={},
-            learner_accuracy=np.zeros((0, layers)),
-            regret=none,
-            cumulative_regret=none,
-            kl=none,
-            R={},
-            task_rows=none,
-        )
-    evaluated = np.flatnonzero(schedule)
-    kept: Any = jax.tree.map(lambda leaf: leaf[evaluated], record.evaluation)
-    at_ends = np.searchsorted(evaluated, stream.task_ends)
-    complete = np.isin(stream.task_ends, evaluated).all()
-    return History(
-        **common,
-        evaluated=evaluated,
-        accuracy=kept.accuracy,
-        task_accuracy=kept.task_accuracy,
-        learner_accuracy=kept.learner_accuracy,
-        regret=kept.regret,
-        cumulative_regret=np.cumsum(kept.regret),
-        kl=kept.kl,
-        R={name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {},
-        task_rows=np.asarray(test.rows_of_task, dtype=int),
-    )

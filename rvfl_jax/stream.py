@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checks import is_number, one_of, positive_int, real_matrix
+from rvfl_jax.checks import finite, is_number, one_of, positive_int, real_matrix
 from rvfl_jax.labels import classes_in_order, clean_labels, to_columns
 from rvfl_jax.types import Stream
 
@@ -119,6 +119,30 @@ def pad_batches(stream: Stream, batch_size: int) -> Stream:
         return np.pad(array, [(0, 0), (0, extra)] + [(0, 0)] * (array.ndim - 2))
 
     return stream._replace(X=pad(stream.X), y=pad(stream.y), weight=pad(stream.weight))
+
+
+def check_stream(stream: Stream) -> None:
+    """ValueError if the stream's arrays do not fit together or hold what cannot be learned."""
+    X, y, weight = (np.asarray(a) for a in (stream.X, stream.y, stream.weight))
+    if X.ndim != 3 or 0 in X.shape:
+        raise ValueError(f"stream.X: expected non-empty (T, b, num_features), got {X.shape}")
+    for name, array in (("y", y), ("weight", weight)):
+        if array.shape != X.shape[:2]:
+            raise ValueError(f"stream.{name}: expected shape {X.shape[:2]}, got {array.shape}")
+    if y.dtype.kind not in "iu":
+        raise ValueError(f"stream.y: expected integer columns, got dtype {y.dtype}")
+    if not (np.isfinite(weight) & (weight >= 0)).all():
+        raise ValueError("stream.weight: expected finite weights of at least 0, got others")
+    used = weight > 0
+    if not used.any():
+        raise ValueError("stream.weight: expected at least one row of positive weight, got none")
+    inside = (y >= 0) & (y < len(stream.classes))
+    if (used & ~inside).any():
+        raise ValueError(
+            f"stream.y: expected columns 0 to {len(stream.classes) - 1}, got {y[used & ~inside][0]}"
+        )
+    if X.dtype.kind == "f" and not np.isfinite(X.sum(dtype=np.float64)):
+        finite("stream.X", np.where(used[..., None], X, 0))
 
 
 def _shuffled(

@@ -81,8 +81,10 @@ def adaptive_k(
         ValueError: on a negative kappa or sigma, or an unknown estimator.
     """
     one_of("estimator", estimator, ESTIMATORS)
-    for name, value in (("kappa", kappa), ("sigma", sigma)):
+    kappa, sigma = (
         per_layer(name, value, np.size(value), minimum=0.0, strict=False)
+        for name, value in (("kappa", kappa), ("sigma", sigma))
+    )
     return AdaptiveK(kappa, sigma, estimator, bool(reuse_k))
 
 
@@ -127,8 +129,7 @@ def estimate_k(strength: AdaptiveK, Q: Array, valid: Array, key: Array | None) -
     """
     rows = jnp.sum(valid)
     if strength.estimator == "inverse_trace":
-        inverse_trace = _inverse_trace(Q, valid, strength.sigma)
-        k = strength.kappa * rows / inverse_trace
+        k = strength.kappa * rows / inverse_trace(Q, valid, strength.sigma)
     elif strength.estimator == "trace":
         k = strength.kappa * jnp.trace(Q) / rows
     else:
@@ -138,7 +139,7 @@ def estimate_k(strength: AdaptiveK, Q: Array, valid: Array, key: Array | None) -
     return jnp.where(rows > 0, k, 0.0)
 
 
-def _inverse_trace(Q: Array, valid: Array, sigma: Array | float) -> Array:
+def inverse_trace(Q: Array, valid: Array, sigma: Array | float) -> Array:
     """Tr[(Q + sigma I)^-1] over the rows that count; 1 when there are none.
 
     Padding gets a unit diagonal, so that neither it nor sigma = 0 makes the factor fail.

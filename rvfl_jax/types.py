@@ -122,8 +122,10 @@ class Stream(NamedTuple):
 
     @property
     def task_ends(self) -> np.ndarray:
-        """(Q,) index of the last batch of each task."""
-        return np.array([np.flatnonzero(self.task == q)[-1] for q in range(self.num_tasks)])
+        """(Q,) index of the last batch of each task; -1 for a task that leads no batch."""
+        of_task = self.task[None] == np.arange(self.num_tasks)[:, None]
+        last = self.num_batches - 1 - np.argmax(of_task[:, ::-1], axis=1)
+        return np.where(of_task.any(axis=1), last, -1)
 
 
 class Run(NamedTuple):

@@ -147,7 +147,7 @@ def test_collapse_of_k_is_told(capsys, tmp_path):
         (["--activation", "step"], "activation: expected one of relu"),
         (["--seeds", "0"], "seeds: expected an integer of at least 1"),
         (["--evaluate", "never"], "evaluate: expected batch, task or an integer"),
-        (["--evaluate", "often"], "evaluate: expected one of"),
+        (["--evaluate", "often"], "evaluate: expected batch, task or an integer"),
     ],
 )
 def test_errors_are_one_line_and_write_nothing(arguments, message, capsys, tmp_path):

@@ -75,6 +75,8 @@ def test_csv_with_integer_labels(tmp_path):
         ("label,a\n0,1\n1\n", "mine.csv, line 3: expected 2 fields, got 1"),
         ("label,a\n0,1\n1,two\n", "mine.csv, line 3: could not convert"),
         ("label,a\n0,nan\n1,2\n", "X: expected finite numbers"),
+        ("label,a\n,1\n1,2\n", "y: expected a label in every row"),
+        ("label,a\n0.5,1\n1,2\n", "y: expected integral numbers"),
         ("label,a\n", "X: expected at least one row"),
         ("label,a\n0,1\n0,2\n1,3\n", "mine: expected at least 2 rows of each class, got 1"),
     ],

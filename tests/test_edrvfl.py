@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -560,3 +561,71 @@ def test_predict_rejects_other_features():
     state = learner.init(jax.random.key(0), 6, 4)
     with pytest.raises(ValueError, match="X: expected shape"):
         learner.predict(state, np.zeros((5, 7)))
+
+
+def product_flops(jaxpr):
+    """Flops of all matrix products of a program, those in a scan times its length."""
+    flops = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            inner = np.prod([left[axis] for axis in contracted])
+            flops += 2 * inner * np.prod(equation.outvars[0].aval.shape)
+        for inner_jaxpr in jax.extend.core.jaxprs_in_params(equation.params):
+            flops += equation.params.get("length", 1) * product_flops(inner_jaxpr)
+    return flops
+
+
+@pytest.mark.parametrize("k", [0.0, 1.414, rvfl_jax.adaptive_k()], ids=str)
+def test_a_scanned_step_costs_two_large_products(k):
+    """4 d^2 b flops, and small change: eta, another 2 d^2 b, is never formed in the scan."""
+    s, nodes, b, m = 20, 480, 8, 3
+    d = s + nodes
+    learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=nodes, ridge=1.0, k=k, solver="covariance")
+    X, Y = np.zeros((b, s)), np.zeros((b, m))
+
+    def advance(X, Y):
+        carry = learner.stream.begin(learner.init(jax.random.key(0), s, m), X, None)
+        return jax.make_jaxpr(learner.stream.advance)(carry, Y, X, None)
+
+    flops = product_flops(advance(X, Y).jaxpr)
+    assert 4 * d**2 * b <= flops <= 1.15 * 4 * d**2 * b
+
+
+def test_solvers_agree_on_k_where_padding_leaves_few_rows():
+    """Batches padded to 40 rows, beyond the 15 features, of which 6 and 3 are real."""
+    stream = ragged_stream(160, num_batches=4)
+    weight = np.array(stream.weight)
+    weight[1, 6:], weight[3, 3:] = 0, 0
+    stream = stream._replace(weight=weight)
+    k = rvfl_jax.adaptive_k()
+    pairs = zip(*(walk(k, stream, solver=solver) for solver in SOLVERS), strict=True)
+    for (_, covariance), (_, information) in pairs:
+        np.testing.assert_allclose(covariance.k_next, information.k_next, rtol=1e-6)
+        np.testing.assert_allclose(covariance.k_t, information.k_t, rtol=1e-6)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("reuse_k", [False, True])
+def test_a_k_that_cannot_be_estimated_is_flagged_and_forgotten(stream, solver, reuse_k):
+    """With sigma = 0 three identical rows make eq. (29)'s matrix singular."""
+    X = np.array(stream.X)
+    X[2, 1], X[2, 2] = X[2, 0], X[2, 0]
+    k = rvfl_jax.adaptive_k(sigma=0.0, reuse_k=reuse_k)
+    healthy = []
+    for state, info in walk(k, stream._replace(X=X), solver=solver):
+        healthy.append(bool(info.healthy[0]))
+        for leaf in jax.tree.leaves(state._replace(key=None)):
+            assert bool(jnp.all(jnp.isfinite(leaf)))
+        assert bool(jnp.all(info.k_next >= 0))
+    assert healthy[0]
+    assert not all(healthy[1:3]) or solver == "information"
+    assert all(healthy[4:])
+
+
+def test_lists_are_taken_as_one_number_a_layer(stream):
+    for k in ([0.5, 2.0], rvfl_jax.adaptive_k([0.5, 2.0], (0.1, 0.2))):
+        learner = rvfl_jax.edrvfl(num_layers=2, num_nodes=9, ridge=[0.1, 1.0], k=k)
+        run = rvfl_jax.run_stream(learner, stream, key=jax.random.key(0))
+        assert bool(np.isfinite(run.state.theta).all())

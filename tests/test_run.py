@@ -440,3 +440,44 @@ def test_nan_in_padding_is_no_error(stream):
 
 def test_importing_the_package_changes_no_setting():
     assert jnp.result_type(float) == jnp.float32
+
+
+def test_a_task_that_leads_no_batch_leaves_the_matrix_empty():
+    X, _ = blobs(120)
+    y = np.repeat([0, 1], [5, 115])
+    stream = rvfl_jax.class_incremental_stream(
+        X, y, num_tasks=2, num_batches=2, seed=0, blur=0.1, order="none"
+    )
+    for evaluate in ("batch", "task"):
+        history = rvfl_jax.run_stream(
+            make(), stream, key=KEY, test=(X, y), evaluate=evaluate
+        ).history
+        assert history.R == {}
+        assert history.accuracy["class_incremental"][-1] > 0.9
+
+
+def test_a_single_precision_state_goes_on_in_the_precision_of_the_run(stream):
+    state = make().init(KEY, 6, 4)
+    assert state.theta.dtype == jnp.float32
+    run = rvfl_jax.run_stream(make(), stream, key=KEY, state=state)
+    assert run.state.theta.dtype == jnp.float64
+    fresh = rvfl_jax.run_stream(make(), stream, key=KEY)
+    assert references.relative_error(run.state.theta, fresh.state.theta) <= tolerances.CLOSED_FORM
+
+
+@pytest.mark.parametrize(("features", "classes"), [(5, 4), (6, 3)])
+def test_a_state_of_other_shape_is_an_error(stream, features, classes):
+    state = make().init(KEY, features, classes)
+    with pytest.raises(ValueError, match="state: expected one for 6 features and 4 classes"):
+        rvfl_jax.run_stream(make(), stream, key=KEY, state=state)
+
+
+def test_offline_scores_reject_what_they_cannot_use(stream):
+    X = np.zeros((2, 6))
+    with pytest.raises(ValueError, match="num_classes: expected at least 4, got 2"):
+        rvfl_jax.offline_scores(make(), stream, X, key=KEY, num_classes=2)
+    with pytest.raises(ValueError, match="X_test: expected 6 features, got 5"):
+        rvfl_jax.offline_scores(make(), stream, X[:, :5], key=KEY)
+    huge = stream._replace(X=1e200 * stream.X)
+    with pytest.raises(rvfl_jax.NumericalError, match="offline expert"):
+        rvfl_jax.offline_scores(make(), huge, X, key=KEY)

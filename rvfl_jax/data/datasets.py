@@ -135,8 +135,10 @@ def _read_csv(path: Path, label: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _labels(texts: list[str]) -> np.ndarray:
-    """Integers where every label is one, else strings."""
+    """Numbers where every label is one, else strings; an empty field is no label."""
+    if any(not text.strip() for text in texts):
+        raise ValueError("y: expected a label in every row, got an empty field")
     try:
-        return np.array([int(text) for text in texts])
+        return np.array([float(text) for text in texts])
     except ValueError:
         return np.array(texts)

@@ -10,6 +10,7 @@ covariance form where b is of the order of d or beyond, and every sum is additiv
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 
 from rvfl_jax.linalg import (
     cho_solve,
@@ -27,6 +28,7 @@ from rvfl_jax.strength import (
     estimate_k,
     estimates,
     gram_weight,
+    inverse_trace,
 )
 from rvfl_jax.types import Array
 
@@ -73,15 +75,17 @@ def advance(
     moment = matmul(batch.D.T, Y)
     S = matmul(upcoming.D.T, upcoming.D)
     k = _strength_announced(carry, S, upcoming, strength, keys[1])
-    absorbable = usable & is_finite(moment)
+    absorbable = usable & is_finite(moment) & jnp.isfinite(k_t)
+    announced = jnp.isfinite(k)
+    k = jnp.where(announced, k, 0.0)
     A = jnp.where(absorbable, carry.A + c * carry.S, carry.A)
     B = carry.B + jnp.where(absorbable, moment, 0.0)
     R = cholesky(A + k * S)
     theta = cho_solve(R, B)
     solved = is_finite(jnp.diag(R)) & is_finite(theta)
     theta = jnp.where(solved, theta, carry.theta)
-    k = jnp.where(jnp.isfinite(k), k, 0.0)
-    return Carry(A, B, theta, R, S, k), Report(k_t, k, absorbable & solved)
+    R = jnp.where(solved, R, carry.R)
+    return Carry(A, B, theta, R, S, k), Report(k_t, k, absorbable & announced & solved)
 
 
 def finish(carry: Carry) -> Readout:
@@ -112,16 +116,22 @@ def _estimate(
 ) -> Array:
     """K of a batch with Gram S, where eta_t = (R R^T)^-1.
 
-    With more rows than features the (b, b) matrix of eq. (29) is not formed:
-    Tr[(D eta D^T + sigma I)^-1] = (b - d) / sigma + Tr[H (sigma H + S)^-1],  H = R R^T.
+    Where at least d rows count, the (b, b) matrix of eq. (29) is not formed:
+    Tr[(D eta D^T + sigma I)^-1] = (b - d) / sigma + Tr[(U + sigma I)^-1],
+    U = R^-1 S R^-T. With fewer rows the two terms would cancel.
     """
     rows, width = batch.D.shape
-    if strength.estimator == "inverse_trace" and rows > width:
-        H = matmul(carry.R, carry.R.T)
-        half = solve_lower(cholesky(strength.sigma * H + S), carry.R)
+
+    def by_rows() -> Array:
+        V = solve_lower(carry.R, batch.D.T)
+        return estimate_k(strength, matmul(V.T, V), batch.valid, key)
+
+    def by_features() -> Array:
+        U = solve_lower(carry.R, solve_lower(carry.R, S).T)
         count = jnp.sum(batch.valid)
-        inverse_trace = (count - width) / strength.sigma + jnp.sum(half**2)
-        k = strength.kappa * count / inverse_trace
-        return jnp.where(count > 0, k, 0.0)
-    V = solve_lower(carry.R, batch.D.T)
-    return estimate_k(strength, matmul(V.T, V), batch.valid, key)
+        narrow = inverse_trace(U, jnp.ones(width, bool), strength.sigma)
+        return strength.kappa * count / ((count - width) / strength.sigma + narrow)
+
+    if strength.estimator != "inverse_trace" or rows <= width:
+        return by_rows()
+    return lax.cond(jnp.sum(batch.valid) >= width, by_features, by_rows)

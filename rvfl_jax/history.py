@@ -1,0 +1,121 @@
+"""What a run leaves behind, as plain NumPy arrays."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from rvfl_jax.evaluation import Evaluation, Examined
+from rvfl_jax.types import Array, Stream
+
+
+class StepRecord(NamedTuple):
+    """What the scan keeps of one step; see `History`."""
+
+    k_t: Array
+    k_next: Array
+    sigma_share: Array
+    healthy: Array
+    rows: Array
+    hits: Array
+    loss: Array
+    evaluation: Evaluation | None
+
+
+class History(NamedTuple):
+    """A run as plain NumPy arrays. T batches, E evaluations, L sub-learners, Q tasks.
+
+    Attributes:
+        k_t: (T, L) strength of the batch that was learned.
+        k_next: (T, L) strength put on the announced batch.
+        sigma_share: (T, L) see `StepInfo`.
+        healthy: (T, L).
+        rows: (T,) rows of each batch, padding left out.
+        prequential_accuracy: (T,) of the guesses on each batch before it was learned;
+            NaN for a batch without rows.
+        prequential_loss: (T,) their squared error, summed over columns, mean over rows.
+        evaluated: (E,) batches after which the test set was looked at.
+        accuracy: protocol to (E,); "class_incremental" is acc(t), eq. (33).
+        task_accuracy: protocol to (E, Q).
+        learner_accuracy: (E, L) acc(t) of each sub-learner.
+        regret: (E,) eq. (34).
+        cumulative_regret: (E,) its running sum.
+        kl: (E,) eq. (35).
+        R: protocol to (Q, Q) accuracy on task j after task q; empty unless every task
+            leads a batch and its end was evaluated.
+        task_rows: (Q,) test rows of each task.
+    """
+
+    k_t: np.ndarray
+    k_next: np.ndarray
+    sigma_share: np.ndarray
+    healthy: np.ndarray
+    rows: np.ndarray
+    prequential_accuracy: np.ndarray
+    prequential_loss: np.ndarray
+    evaluated: np.ndarray
+    accuracy: dict[str, np.ndarray]
+    task_accuracy: dict[str, np.ndarray]
+    learner_accuracy: np.ndarray
+    regret: np.ndarray
+    cumulative_regret: np.ndarray
+    kl: np.ndarray
+    R: dict[str, np.ndarray]
+    task_rows: np.ndarray
+
+
+def build_history(
+    scanned: StepRecord, schedule: np.ndarray | None, stream: Stream, test: Examined | None
+) -> History:
+    """Make a `History` of what the scan recorded.
+
+    Args:
+        scanned: records with a leading axis of batches.
+        schedule: (T,) where the test set was looked at, or None.
+        stream: what was learned.
+        test: what was looked at, or None.
+    """
+    record: Any = jax.tree.map(np.asarray, scanned)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        prequential_accuracy = record.hits / record.rows
+        prequential_loss = record.loss / record.rows
+    common: dict[str, Any] = {
+        "k_t": record.k_t,
+        "k_next": record.k_next,
+        "sigma_share": record.sigma_share,
+        "healthy": record.healthy,
+        "rows": record.rows,
+        "prequential_accuracy": prequential_accuracy,
+        "prequential_loss": prequential_loss,
+    }
+    if record.evaluation is None or schedule is None or test is None:
+        layers = record.k_t.shape[1]
+        none = np.zeros(0)
+        return History(
+            **common,
+            evaluated=np.zeros(0, int),
+            accuracy={},
+            task_accuracy={},
+            learner_accuracy=np.zeros((0, layers)),
+            regret=none,
+            cumulative_regret=none,
+            kl=none,
+            R={},
+            task_rows=none,
+        )
+    evaluated = np.flatnonzero(schedule)
+    kept: Any = jax.tree.map(lambda leaf: leaf[evaluated], record.evaluation)
+    at_ends = np.searchsorted(evaluated, stream.task_ends)
+    complete = np.isin(stream.task_ends, evaluated).all()
+    return History(
+        **common,
+        evaluated=evaluated,
+        accuracy=kept.accuracy,
+        task_accuracy=kept.task_accuracy,
+        learner_accuracy=kept.learner_accuracy,
+        regret=kept.regret,
+        cumulative_regret=np.cumsum(kept.regret),
+        kl=kept.kl,
+        R={name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {},
+        task_rows=np.asarray(test.rows_of_task, dtype=int),
+    )
