@@ -363,15 +363,25 @@ def _clock() -> Iterator[_Clock]:
 
     def listen(event: str, duration_secs: float, **_: Any) -> None:
         if event.startswith("/jax/core/compile/"):
-            compiling.append(duration_secs)
+            now = time.perf_counter()
+            compiling.append((now - duration_secs, now))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     start = time.perf_counter()
     try:
         yield clock
     finally:
-        clock.seconds = max(time.perf_counter() - start - sum(compiling), 1e-9)
+        clock.seconds = max(time.perf_counter() - start - covered(compiling), 1e-9)
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """Length that (start, end) spans cover together; tracing nests, and counts once."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
 
 
 def save_results(result: Comparison, path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rvfl_jax import cli
-from rvfl_jax.experiment import Config, compare, make_learners
+from rvfl_jax.experiment import Config, compare, covered, make_learners
 from rvfl_jax.metrics import PROTOCOLS
 from tests.streams import environment
 
@@ -180,3 +180,8 @@ def test_help(capsys):
 
 def test_learners_are_named_as_in_the_paper():
     assert list(make_learners(Config())) == ["-R", "-F", "-kF-Bayes"]
+
+
+def test_nested_and_overlapping_spans_count_once():
+    assert covered([]) == 0
+    assert covered([(0.0, 4.0), (1.0, 2.0), (3.0, 5.0), (7.0, 8.0)]) == 6
