@@ -20,7 +20,14 @@ import jax
 import jax.numpy as jnp
 
 from rvfl_jax.checks import one_of, per_layer, positive_int
-from rvfl_jax.learner import as_program, check_batch, check_inputs, combiner
+from rvfl_jax.learner import (
+    as_program,
+    check_batch,
+    check_inputs,
+    combiner,
+    info_values,
+    values,
+)
 from rvfl_jax.linalg import is_finite, matmul, spd_inverse
 from rvfl_jax.network import (
     Activation,
@@ -246,7 +253,7 @@ def edrvfl(
             carry.key,
         )
 
-    @as_program
+    @partial(as_program, for_people=info_values)
     def step(
         state: EdRVFLState,
         X_t: Any,
@@ -267,7 +274,6 @@ def edrvfl(
         kept = jax.tree.map(lambda new, old: jnp.where(idle, old, new), finish(carry), state)
         return kept, info
 
-    @as_program
     def scores(state: EdRVFLState, X: Any) -> Array:
         check_inputs(state, X)
         return matmul(features(state.W, jnp.asarray(X), g), state.theta)
@@ -293,8 +299,8 @@ def edrvfl(
     return Learner(
         init=init,
         step=step,
-        predict=as_program(lambda state, X: combine_scores(scores(state, X))),
-        scores=scores,
+        predict=as_program(lambda state, X: combine_scores(scores(state, X)), for_people=values),
+        scores=as_program(scores, for_people=values),
         combine=combine_scores,
         stream=StreamForm(
             begin=begin,

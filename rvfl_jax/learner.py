@@ -1,6 +1,7 @@
 """Build a `Learner` out of a plain step, and the ensembles that turn scores into one guess."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -42,11 +43,19 @@ def _median_softmax(scores: Array) -> Array:
     return middle / jnp.sum(middle, axis=-1, keepdims=True)
 
 
-def as_program(function: Callable[..., Any]) -> Callable[..., Any]:
+def as_program(
+    function: Callable[..., Any], *, for_people: Callable[[Any], Any] | None = None
+) -> Callable[..., Any]:
     """A learner's function as one compiled program when it is called by itself.
 
     Under an outer jit, vmap or grad it is traced like any other function. On a float64
-    state it computes in float64, also where the global setting is float32.
+    state it computes in float64, also where the global setting is float32; there JAX
+    cannot work with float64 arrays, so that what people look at comes out in float32.
+
+    Args:
+        function: takes a state first.
+        for_people: applies to the result what it should do to all that is not a state, as
+            `values` and `info` below; None leaves the result as it is.
     """
     compiled = jax.jit(function)
 
@@ -54,10 +63,23 @@ def as_program(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(state: State, *args: Any, **kwargs: Any) -> Any:
         # Lists would be taken for containers of scalars.
         args = tuple(np.asarray(a) if isinstance(a, list | tuple) else a for a in args)
-        with scope_of(state.theta):
-            return compiled(state, *args, **kwargs)
+        scope = scope_of(state.theta)
+        with scope:
+            result = compiled(state, *args, **kwargs)
+            narrow = for_people is not None and not isinstance(scope, nullcontext)
+            return for_people(result) if for_people and narrow else result
 
     return call
+
+
+def values(result: Any) -> Any:
+    """Every float64 array of a result as float32."""
+    return jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, result)
+
+
+def info_values(result: tuple[State, StepInfo]) -> tuple[State, StepInfo]:
+    """The same for what a step tells beside its state."""
+    return result[0], values(result[1])
 
 
 def check_batch(
@@ -113,9 +135,9 @@ def make_learner(
 
     return Learner(
         init=init,
-        step=as_program(step),
-        predict=as_program(lambda state, X: combine(scores(state, X))),
-        scores=as_program(scores),
+        step=as_program(step, for_people=info_values),
+        predict=as_program(lambda state, X: combine(scores(state, X)), for_people=values),
+        scores=as_program(scores, for_people=values),
         combine=combine,
         stream=StreamForm(
             begin=Held,

@@ -82,7 +82,10 @@ def advance(
     k_t = _strength_in_hand(carry, batch, strength, keys[0])
     c = gram_weight(strength, carry.k, k_t, skip_gram)
     R = cholesky(identity_plus(c, carry.M))
-    P, Phi, absorbed = _absorb(carry, batch.D, Y, usable & jnp.isfinite(k_t), R, c)
+    if estimates(strength):
+        # Only here does c depend on k_t; else P must not, so that a sweep over k shares it.
+        usable = usable & jnp.isfinite(k_t)
+    P, Phi, absorbed = _absorb(carry, batch.D, Y, usable, R, c)
     G = matmul(P, upcoming.D.T)
     M = matmul(upcoming.D, G)
     k = _strength_announced(carry, M, G, R, c, batch, upcoming, strength, keys[1])
