@@ -397,15 +397,11 @@ def save_results(result: Comparison, path: Path) -> None:
         "device": jax.devices()[0].device_kind,
         "offline": result.offline.metrics,
         "styles": {
-            name: {"metrics": style.metrics, "runs": [_curves(h) for h in style.histories]}
+            name: {"metrics": style.metrics, "runs": [h._asdict() for h in style.histories]}
             for name, style in result.styles.items()
         },
     }
     path.write_text(json.dumps(_plain(content)) + "\n", encoding="utf-8")
-
-
-def _curves(history: History) -> dict[str, Any]:
-    return history._asdict()
 
 
 def _plain(value: Any) -> Any:

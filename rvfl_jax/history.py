@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from rvfl_jax.evaluation import Evaluation, Examined
+from rvfl_jax.metrics import cumulative_regret
 from rvfl_jax.types import Array, Stream
 
 
@@ -114,7 +115,7 @@ def build_history(
         task_accuracy=kept.task_accuracy,
         learner_accuracy=kept.learner_accuracy,
         regret=kept.regret,
-        cumulative_regret=np.cumsum(kept.regret),
+        cumulative_regret=cumulative_regret(kept.regret),
         kl=kept.kl,
         R={name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {},
         task_rows=np.asarray(test.rows_of_task, dtype=int),

@@ -55,7 +55,7 @@ def as_program(
     Args:
         function: takes a state first.
         for_people: applies to the result what it should do to all that is not a state, as
-            `values` and `info` below; None leaves the result as it is.
+            `values` and `info_values` below; None leaves the result as it is.
     """
     compiled = jax.jit(function)
 

@@ -5,7 +5,6 @@ import os
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import matplotlib
-import numpy as np
 import pytest
 
 import rvfl_jax
@@ -17,16 +16,6 @@ matplotlib.use("Agg")
 @pytest.fixture
 def stream():
     return ragged_stream()
-
-
-@pytest.fixture
-def digits():
-    from sklearn.datasets import load_digits
-
-    X, y = load_digits(return_X_y=True)
-    rows = np.random.default_rng(0).permutation(len(X))
-    X, y = (X[rows] / 16).astype(np.float32), y[rows]
-    return X[:1300], y[:1300], X[1300:], y[1300:]
 
 
 @pytest.fixture

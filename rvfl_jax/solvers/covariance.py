@@ -81,10 +81,11 @@ def advance(
     """
     k_t = _strength_in_hand(carry, batch, strength, keys[0])
     c = gram_weight(strength, carry.k, k_t, skip_gram)
-    R = cholesky(identity_plus(c, carry.M))
     if estimates(strength):
         # Only here does c depend on k_t; else P must not, so that a sweep over k shares it.
         usable = usable & jnp.isfinite(k_t)
+        c = jnp.where(usable, c, 0.0)
+    R = cholesky(identity_plus(c, carry.M))
     P, Phi, absorbed = _absorb(carry, batch.D, Y, usable, R, c)
     G = matmul(P, upcoming.D.T)
     M = matmul(upcoming.D, G)
@@ -109,7 +110,6 @@ def _absorb(
     residual = solve_lower(R, Y - c * matmul(D, carry.Phi))
     S = solve_lower(R, carry.G.T)
     healthy = usable & is_finite(jnp.diag(R)) & is_finite(residual)
-    c = jnp.where(healthy, c, 0.0)
     S = jnp.where(healthy, S, 0.0)
     residual = jnp.where(healthy, residual, 0.0)
     P = carry.P - c * matmul(S.T, S)
