@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from rvfl_jax.checks import one_of, per_layer, positive_int
+from rvfl_jax.health import WORTHLESS, Ledger, empty_ledger, enter, residual
+from rvfl_jax.in_hand import InHand, take
 from rvfl_jax.learner import (
     as_program,
     check_batch,
@@ -28,7 +30,7 @@ from rvfl_jax.learner import (
     info_values,
     values,
 )
-from rvfl_jax.linalg import is_finite, matmul, spd_inverse
+from rvfl_jax.linalg import is_finite, matmul
 from rvfl_jax.network import (
     Activation,
     Initializer,
@@ -37,11 +39,14 @@ from rvfl_jax.network import (
     resolve_activation,
     resolve_weight_init,
 )
-from rvfl_jax.offline import gram_and_moment, solve_normal_equations
-from rvfl_jax.solvers import covariance, information
+from rvfl_jax.offline import gram_and_moment
+from rvfl_jax.postponed import from_sums, postponed_form
+from rvfl_jax.solvers import covariance, information, square_root
 from rvfl_jax.solvers.contract import Batch, Readout
 from rvfl_jax.strength import (
+    ConstantK,
     Strength,
+    estimates,
     is_random,
     is_ridge,
     resolve_strength,
@@ -49,7 +54,7 @@ from rvfl_jax.strength import (
 )
 from rvfl_jax.types import Array, Learner, StepInfo, StreamForm
 
-SOLVERS = ("auto", "covariance", "information")
+SOLVERS = ("auto", "covariance", "information", "square_root")
 COLD_STARTS = ("exact", "paper")
 
 
@@ -66,6 +71,9 @@ class EdRVFLState(NamedTuple):
         k: (L,) strength of the forward term inside eta; 0 when nothing is announced.
         num_learned: () batches learned so far; batches without rows do not count.
         key: PRNG key of the estimator "random_diagonal"; None for all others.
+        ledger: sums that the health of the solution is measured with, a leading L each.
+        root: (L, d, d) upper R with R^T R = eta_dagger^-1, for solver="square_root"; None
+            for all others.
     """
 
     W: Array
@@ -76,25 +84,22 @@ class EdRVFLState(NamedTuple):
     k: Array
     num_learned: Array
     key: Array | None
+    ledger: Ledger
+    root: Array | None = None
 
 
-class InHand(NamedTuple):
-    """A batch whose features are known and whose labels are awaited.
+class Rest(NamedTuple):
+    """The decision of the state that a run began with, kept while the stream stands still.
 
     Attributes:
-        D: (L, b, d) features times the square root of the row weights; 0 in padding.
-        root: (b,) square root of the row weights; 0 in padding.
-        finite: (L,) False where features were not finite; such a batch is emptied.
+        here: () True until there is a batch.
+        theta: (L, d, m).
+        k: (L,).
     """
 
-    D: Array
-    root: Array
-    finite: Array
-
-    @property
-    def valid(self) -> Array:
-        """(b,) True for rows that count."""
-        return self.root > 0
+    here: Array
+    theta: Array
+    k: Array
 
 
 class Carry(NamedTuple):
@@ -105,11 +110,14 @@ class Carry(NamedTuple):
     batch: InHand
     num_learned: Array
     key: Array | None
+    ledger: Ledger
+    rest: Rest
 
     @property
     def theta(self) -> Array:
         """(L, d, m) the readout of now."""
-        return self.solver.theta
+        theta = jax.vmap(_solver_of(self.solver).theta)(self.solver)
+        return jnp.where(self.rest.here, self.rest.theta, theta)
 
 
 def edrvfl(
@@ -148,8 +156,11 @@ def edrvfl(
             eta_dagger_2 = eta_0, so that the Gram of batch 1 never enters.
         solver: "covariance" updates eta_dagger by low rank, 4 d^2 b flops a step;
             "information" accumulates Gram matrices and factorises each step,
-            2 d^2 b + d^3 / 3 flops; "auto" takes the second when 4 b >= d. All give the
-            same results up to rounding.
+            d^2 b + d^3 / 3 flops, or only on request (`run_stream(..., guesses=False)`);
+            "square_root" updates a triangular factor by QR, for devices with float32 only;
+            "auto" takes the information form when 4 b >= d, else the covariance form. All
+            give the same results as far as precision allows. The square-root form knows
+            neither `cold_start="paper"` nor `adaptive_k(reuse_k=False)`.
         weight_init: a name of `rvfl_jax.network.WEIGHT_INITS` or an initializer.
         ensemble: "mean" or "median" of the sub-learners' softmax.
 
@@ -166,6 +177,11 @@ def edrvfl(
     forward = not is_ridge(strength)
     one_of("cold_start", cold_start, COLD_STARTS)
     one_of("solver", solver, SOLVERS)
+    if solver == "square_root" and (cold_start == "paper" or estimates(strength)):
+        raise ValueError(
+            'solver="square_root": expected cold_start="exact" and a constant k or'
+            f" adaptive_k(reuse_k=True), which only add, got {cold_start!r} and {k!r}"
+        )
     g = resolve_activation(activation)
     resolve_weight_init(weight_init)
     combine_scores = combiner(ensemble)
@@ -183,21 +199,29 @@ def edrvfl(
         none = jnp.zeros(layers, W.dtype)
         learned = jnp.zeros((), jnp.int32)
         own_key = key if is_random(strength) else None
-        return EdRVFLState(W, theta, eta_0, eta_0, theta, none, learned, own_key)
+        ridges = 1.0 / inverse
+        ledger = jax.vmap(lambda r: empty_ledger(r, nodes + s, m))(ridges)
+        root = None
+        if solver == "square_root":
+            root = jnp.sqrt(ridges)[:, None, None] * jnp.eye(nodes + s, dtype=W.dtype)
+        return EdRVFLState(W, theta, eta_0, eta_0, theta, none, learned, own_key, ledger, root)
 
     def begin(state: EdRVFLState, X: Any, weight: Any) -> Carry:
-        batch = _take(state.W, X, weight, g)
+        batch = take(state.W, X, weight, g)
         solve = pick_solver(batch.D.shape)
-        readout = Readout(state.eta_dagger, state.eta, state.theta_ridge, state.theta, state.k)
+        readout = Readout(
+            state.eta_dagger, state.eta, state.theta_ridge, state.theta, state.k, state.root
+        )
         in_hand = jax.vmap(lambda r, D: solve.begin(r, Batch(D, batch.valid)))(readout, batch.D)
-        return Carry(state.W, in_hand, batch, state.num_learned, state.key)
+        rest = Rest(~jnp.any(batch.valid), state.theta, state.k)
+        return Carry(state.W, in_hand, batch, state.num_learned, state.key, state.ledger, rest)
 
     def advance(carry: Carry, Y_t: Any, X_next: Any, weight_next: Any) -> tuple[Carry, StepInfo]:
         batch, dtype = carry.batch, carry.W.dtype
-        upcoming = _take(carry.W, X_next, weight_next, g)
+        upcoming = take(carry.W, X_next, weight_next, g)
         Y = jnp.where(batch.valid[:, None], batch.root[:, None] * jnp.asarray(Y_t, dtype), 0.0)
         usable = batch.finite & is_finite(Y)
-        guess_scores = _unweighted_scores(batch, carry.theta)
+        guess_scores = _unweighted(batch, carry.solver.V)
         skip_gram = carry.num_learned == 0 if cold_start == "paper" else None
         step_keys = _step_keys(strength, carry)
         per_learner = jax.tree.map(
@@ -228,29 +252,38 @@ def edrvfl(
         moved, report = jax.vmap(advance_one)(
             carry.solver, batch.D, usable, upcoming.D, per_learner, step_keys
         )
-        moved = _rest_if_idle(carry, moved, batch, upcoming)
+        ledger = jax.vmap(enter, in_axes=(0, 0, 0, None, 0, 0))(
+            carry.ledger, batch.D, batch.probe, Y, report.weight, report.absorbed
+        )
+        gap = jax.vmap(_residual)(moved, ledger, upcoming.probe)
         info = StepInfo(
             guess=combine_scores(guess_scores),
             guess_scores=guess_scores,
             k_t=report.k_t,
             k_next=report.k_next,
             sigma_share=sigma_share(per_learner, report.k_next),
-            healthy=report.healthy & upcoming.finite,
+            healthy=report.absorbed & report.announced & upcoming.finite & (gap <= WORTHLESS),
+            residual=gap,
+            condition=ledger.trace / jnp.asarray(ridge, dtype),
         )
         learned = carry.num_learned + jnp.any(batch.valid)
-        return Carry(carry.W, moved, upcoming, learned, carry.key), info
+        rest = carry.rest._replace(here=carry.rest.here & ~jnp.any(upcoming.valid))
+        return Carry(carry.W, moved, upcoming, learned, carry.key, ledger, rest), info
 
     def finish(carry: Carry) -> EdRVFLState:
         readout = jax.vmap(_solver_of(carry.solver).finish)(carry.solver)
+        here = carry.rest.here
         return EdRVFLState(
-            carry.W,
-            readout.theta,
-            readout.eta_dagger,
-            readout.eta,
-            readout.theta_ridge,
-            readout.k,
-            carry.num_learned,
-            carry.key,
+            W=carry.W,
+            theta=jnp.where(here, carry.rest.theta, readout.theta),
+            eta_dagger=readout.eta_dagger,
+            eta=readout.eta,
+            theta_ridge=readout.theta_ridge,
+            k=jnp.where(here, carry.rest.k, readout.k),
+            num_learned=carry.num_learned,
+            key=carry.key,
+            ledger=carry.ledger,
+            root=readout.root,
         )
 
     @partial(as_program, for_people=info_values)
@@ -284,17 +317,13 @@ def edrvfl(
         gram, moment = gram_and_moment(
             state.W, jnp.asarray(X), jnp.asarray(Y), jnp.asarray(weight), g
         )
-        theta = jax.vmap(solve_normal_equations)(gram, moment, ridges)
-        eye = jnp.eye(gram.shape[-1], dtype=gram.dtype)
-        eta = jax.vmap(spd_inverse)(gram + ridges[:, None, None] * eye)
-        return state._replace(
-            theta=theta,
-            theta_ridge=theta,
-            eta_dagger=eta,
-            eta=eta,
-            k=jnp.zeros_like(state.k),
-            num_learned=jnp.ones_like(state.num_learned),
-        )
+        A = gram + ridges[:, None, None] * jnp.eye(gram.shape[-1], dtype=gram.dtype)
+        return from_sums(state, A, moment, jnp.ones_like(state.num_learned))
+
+    postponed = None
+    on_request = solver in ("auto", "information") and cold_start == "exact"
+    if isinstance(strength, ConstantK) and on_request:
+        postponed = postponed_form(ridge, strength.k, g)
 
     return Learner(
         init=init,
@@ -308,6 +337,7 @@ def edrvfl(
             finish=finish,
             embed=lambda state, X: features(state.W, jnp.asarray(X), g),
             read=lambda carry, Z: matmul(Z, carry.theta),
+            postponed=postponed,
         ),
         fit_offline=fit_offline,
     )
@@ -315,32 +345,29 @@ def edrvfl(
 
 def _pick_solver(name: str, features_shape: tuple[int, ...]) -> ModuleType:
     _, rows, width = features_shape
+    if name == "square_root":
+        return square_root
     if name == "information" or (name == "auto" and 4 * rows >= width):
         return information
     return covariance
 
 
 def _solver_of(solver_carry: Any) -> ModuleType:
-    return information if isinstance(solver_carry, information.Carry) else covariance
+    for solver in (information, square_root):
+        if isinstance(solver_carry, solver.Carry):
+            return solver
+    return covariance
 
 
-def _take(W: Array, X: Any, weight: Any, activation: Activation) -> InHand:
-    """Features of a batch; padding and batches that are not finite become empty rows."""
-    X = jnp.asarray(X).astype(W.dtype)
-    weight = jnp.ones(len(X), W.dtype) if weight is None else jnp.asarray(weight, W.dtype)
-    valid = (weight > 0)[:, None]
-    X = jnp.where(valid, X, 0.0)
-    root = jnp.sqrt(jnp.maximum(weight, 0.0))
-    D = jnp.where(valid, root[:, None] * features(W, X, activation), 0.0)
-    finite = jax.vmap(is_finite)(D) & is_finite(weight)
-    D = jnp.where(finite[:, None, None], D, 0.0)
-    return InHand(D, jnp.where(jnp.any(finite), root, 0.0), finite)
-
-
-def _unweighted_scores(batch: InHand, theta: Array) -> Array:
+def _unweighted(batch: InHand, scores: Array) -> Array:
     """(L, b, m) scores of the rows as they came; 0 in padding."""
     scale = jnp.where(batch.valid, 1.0 / jnp.where(batch.valid, batch.root, 1.0), 0.0)
-    return scale[:, None] * matmul(batch.D, theta)
+    return scale[:, None] * scores
+
+
+def _residual(solver_carry: Any, ledger: Ledger, probe_next: Array) -> Array:
+    theta, k = _solver_of(solver_carry).solution(solver_carry)
+    return residual(ledger, theta, k, probe_next, solver_carry.V)
 
 
 def _step_keys(strength: Strength, carry: Carry) -> tuple[Array | None, Array | None]:
@@ -350,12 +377,3 @@ def _step_keys(strength: Strength, carry: Carry) -> tuple[Array | None, Array | 
     assert carry.key is not None
     keys = jax.random.split(jax.random.fold_in(carry.key, carry.num_learned), (2, len(carry.W)))
     return keys[0], keys[1]
-
-
-def _rest_if_idle(carry: Carry, moved: Any, batch: InHand, upcoming: InHand) -> Any:
-    """A step that neither learns nor announces anything leaves the decision as it was."""
-    idle = ~(jnp.any(batch.valid) | jnp.any(upcoming.valid))
-    rest = partial(jnp.where, idle)
-    return moved._replace(
-        theta=rest(carry.solver.theta, moved.theta), k=rest(carry.solver.k, moved.k)
-    )

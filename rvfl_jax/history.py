@@ -17,6 +17,8 @@ class StepRecord(NamedTuple):
     k_next: Array
     sigma_share: Array
     healthy: Array
+    residual: Array
+    condition: Array
     rows: Array
     hits: Array
     loss: Array
@@ -31,6 +33,8 @@ class History(NamedTuple):
         k_next: (T, L) strength put on the announced batch.
         sigma_share: (T, L) see `StepInfo`.
         healthy: (T, L).
+        residual: (T, L) see `StepInfo`; NaN at batches without a decision.
+        condition: (T, L) see `StepInfo`.
         rows: (T,) rows of each batch, padding left out.
         prequential_accuracy: (T,) of the guesses on each batch before it was learned;
             NaN for a batch without rows.
@@ -51,6 +55,8 @@ class History(NamedTuple):
     k_next: np.ndarray
     sigma_share: np.ndarray
     healthy: np.ndarray
+    residual: np.ndarray
+    condition: np.ndarray
     rows: np.ndarray
     prequential_accuracy: np.ndarray
     prequential_loss: np.ndarray
@@ -85,6 +91,8 @@ def build_history(
         "k_next": record.k_next,
         "sigma_share": record.sigma_share,
         "healthy": record.healthy,
+        "residual": record.residual,
+        "condition": record.condition,
         "rows": record.rows,
         "prequential_accuracy": prequential_accuracy,
         "prequential_loss": prequential_loss,

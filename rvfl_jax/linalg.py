@@ -7,6 +7,7 @@ accelerators rounds the inputs of a product to 10 bits, which breaks the recursi
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -19,7 +20,38 @@ from rvfl_jax.types import Array
 
 PRECISIONS = ("double", "single")
 
+# Up to this size `inverse_factor` is made of products and short loops on CPU: a LAPACK call
+# of this size wakes BLAS threads that go on spinning for tens of milliseconds afterwards and
+# take the cores from XLA's products. At d = 1500, b = 125 that doubled the time of a step.
+SMALL = 512
+LEAF = 32
+
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+def matmul_nt(A: Array, B: Array) -> Array:
+    """A B^T for A (p, r) and B (q, r); the order that XLA's CPU products like best."""
+    return lax.dot_general(A, B, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
+
+
+def matmul_tn(A: Array, B: Array) -> Array:
+    """A^T B for A (r, p) and B (r, q)."""
+    return lax.dot_general(A, B, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
+
+
+def outer_square(S: Array) -> Array:
+    """S S^T for S (d, r), from the blocks of its lower half: symmetric, and fewer flops."""
+    d = S.shape[0]
+    parts = max(1, min(8, d // 256))
+    cuts = [d * i // parts for i in range(parts + 1)]
+    rows = [matmul_nt(S[a:b], S[:b]) for a, b in pairwise(cuts)]
+    if parts == 1:
+        return rows[0]
+    mirrored = [
+        jnp.concatenate([rows[i], *(row[:, a:b].T for row in rows[i + 1 :])], axis=1)
+        for i, (a, b) in enumerate(pairwise(cuts))
+    ]
+    return jnp.concatenate(mirrored)
 
 
 def precision_scope(precision: str) -> AbstractContextManager[Any]:
@@ -128,6 +160,72 @@ def _solve_upper_jvp(
     X = solve_upper(*primals)
     change = tangents[1] - matmul(jnp.tril(tangents[0]).T, X)
     return X, matmul(_lower_inverse(primals[0]).T, change)
+
+
+@jax.custom_jvp
+def inverse_factor(A: Array) -> Array:
+    """The lower (p, p) factor X with X A X^T = I, that is R^-1 where A = R R^T.
+
+    Of A only the lower half matters. Where A is not positive definite X holds NaN or a
+    diagonal entry that is not positive; `is_factor` tells.
+    """
+    if A.shape[0] > SMALL:
+        return _lower_inverse(_lapack_cholesky(A))
+    return lax.platform_dependent(
+        A, cpu=_inverse_factor_by_blocks, default=_inverse_factor_by_lapack
+    )
+
+
+@inverse_factor.defjvp
+def _inverse_factor_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """With X A X^T = I:  dX = -Phi(X dA X^T) X, Phi = lower half, diagonal halved."""
+    X = inverse_factor(*primals)
+    inner = matmul_nt(matmul(X, symmetrise(tangents[0])), X)
+    phi = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diag(inner))
+    return X, -matmul(phi, X)
+
+
+def _inverse_factor_by_lapack(A: Array) -> Array:
+    R = lax.linalg.cholesky(A, symmetrize_input=False)
+    eye = jnp.eye(A.shape[0], dtype=A.dtype)
+    return lax.linalg.triangular_solve(R, eye, left_side=True, lower=True)
+
+
+def _inverse_factor_by_blocks(A: Array) -> Array:
+    """Of [[A11, .], [A21, A22]]: X11, then X22 of the Schur complement, and X21 between."""
+    size = A.shape[0]
+    if size <= (LEAF if size <= 256 else 2 * LEAF):
+        return _inverse_factor_by_columns(A)
+    half = (size // 2 + 7) // 8 * 8
+    X_11 = _inverse_factor_by_blocks(A[:half, :half])
+    R_21 = matmul_nt(A[half:, :half], X_11)
+    X_22 = _inverse_factor_by_blocks(A[half:, half:] - matmul_nt(R_21, R_21))
+    X_21 = -matmul(X_22, matmul(R_21, X_11))
+    upper = jnp.zeros((half, size - half), A.dtype)
+    return jnp.block([[X_11, upper], [X_21, X_22]])
+
+
+def _inverse_factor_by_columns(A: Array) -> Array:
+    """Cholesky elimination, with the identity carried along to become the inverse."""
+    size = A.shape[0]
+    row = jnp.arange(size)
+
+    def eliminate(j: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        A, X = state
+        column = A[:, j]
+        root = jnp.sqrt(column[j])
+        below = jnp.where(row > j, column / root, 0.0)
+        pivot = X[j] / root
+        X = jnp.where((row == j)[:, None], pivot, X - below[:, None] * pivot)
+        return A - below[:, None] * below, X
+
+    return lax.fori_loop(0, size, eliminate, (A, jnp.eye(size, dtype=A.dtype)))[1]
+
+
+def is_factor(X: Array) -> Array:
+    """Scalar truth: `inverse_factor` met no pivot that was negative, infinite or NaN."""
+    diagonal = jnp.diag(X)
+    return jnp.all(jnp.isfinite(diagonal) & (diagonal > 0))
 
 
 def _lower_inverse(R: Array) -> Array:

@@ -263,7 +263,10 @@ def _memoryless(
         healthy = jax.vmap(is_finite)(theta)
         theta = jnp.where(healthy[:, None, None] & rows, theta, state.theta)
         none = jnp.zeros(layers, dtype)
-        info = StepInfo(combine_scores(guess_scores), guess_scores, none, none, none, healthy)
+        unknown = jnp.full(layers, jnp.nan, dtype)
+        info = StepInfo(
+            combine_scores(guess_scores), guess_scores, none, none, none, healthy, unknown, unknown
+        )
         return state._replace(theta=theta), info
 
     return make_learner(init, step, scores, combine=combine_scores)

@@ -16,16 +16,19 @@ from jax import lax
 
 from rvfl_jax.checks import NumericalError, positive_int, real_matrix
 from rvfl_jax.evaluation import Evaluation, Examined, Expert, evaluate_scores
-from rvfl_jax.history import StepRecord, build_history
+from rvfl_jax.health import WORTHLESS
+from rvfl_jax.history import History, StepRecord, build_history
 from rvfl_jax.labels import to_columns
 from rvfl_jax.linalg import precision_scope
+from rvfl_jax.on_request import plan_blocks, scan_blocks
 from rvfl_jax.progress import track
 from rvfl_jax.stream import check_stream
 from rvfl_jax.types import Array, Carry, Learner, Run, State, Stream
 
 SCHEDULES = ("batch", "task", "never")
 REMEDY = (
-    'use precision="double" or solver="information", a larger ridge, or features on a smaller scale'
+    'use precision="double", or solver="square_root" where only single precision exists,'
+    " a larger ridge, or features on a smaller scale"
 )
 
 
@@ -78,6 +81,8 @@ def scan_stream(
             info.k_next,
             info.sigma_share,
             info.healthy,
+            info.residual,
+            info.condition,
             rows=jnp.sum(valid),
             hits=jnp.sum(valid & (jnp.argmax(info.guess, axis=-1) == batches.y[t])),
             loss=jnp.sum(jnp.where(valid, error, 0.0)),
@@ -109,12 +114,15 @@ def _init(learner: Learner, key: Array, num_features: int, num_classes: int) -> 
 
 def _embed(learner: Learner, state: State, test: Examined | None) -> Examined | None:
     """Do once what every look at the test set would do again."""
-    if test is None:
-        return None
-    expert = test.expert
-    if expert is not None:
-        expert = Expert(jnp.mean(expert, axis=0), learner.combine(expert))
-    return test._replace(Z=learner.stream.embed(state, test.Z), expert=expert)
+    test = _with_expert(learner, test)
+    return None if test is None else test._replace(Z=learner.stream.embed(state, test.Z))
+
+
+def _with_expert(learner: Learner, test: Examined | None) -> Examined | None:
+    if test is None or test.expert is None:
+        return test
+    scores = test.expert
+    return test._replace(expert=Expert(jnp.mean(scores, axis=0), learner.combine(scores)))
 
 
 @partial(jax.jit, static_argnames="learner")
@@ -200,6 +208,7 @@ def run_stream(
     test: tuple[Any, Any] | None = None,
     evaluate: str | int = "batch",
     expert: str | np.ndarray | None = "offline",
+    guesses: bool = True,
     precision: str = "double",
     num_classes: int | None = None,
     state: State | None = None,
@@ -227,6 +236,9 @@ def run_stream(
         expert: reference of regret and KL: "offline" fits it (if the method has one), an
             (L, n, m) array is taken as the result of `offline_scores`, None leaves both
             NaN.
+        guesses: whether each batch is guessed before it is learned. False leaves the
+            prequential figures NaN; a learner in information form with a constant k then
+            only adds up, and decides where the test set is looked at and at the end.
         precision: "double" or "single", for this run only; the global setting is left
             alone.
         num_classes: m, the designed capacity; the classes of the stream when None.
@@ -265,7 +277,9 @@ def run_stream(
             reference = _reference(learner, state, stream, encoded[0], expert, m)
             test_set = _test_set(*encoded, stream, m, reference)
         seen = np.zeros(m, bool)
-        if chunk_size is None and not progress:
+        if not guesses and learner.stream.postponed is not None:
+            final, record = _on_request(learner, state, seen, batches, T, schedule, test_set)
+        elif chunk_size is None and not progress:
             final, record = _whole(
                 learner, state, seen, batches, num_steps=T, evaluate=schedule, test=test_set
             )
@@ -277,20 +291,68 @@ def run_stream(
         jax.block_until_ready(final)
     history = build_history(record, schedule, stream, test_set)
     if on_failure == "raise":
-        raise_if_unhealthy(history.healthy)
+        raise_if_unhealthy(history)
     return Run(final, history)
 
 
-def raise_if_unhealthy(healthy: np.ndarray) -> None:
-    """NumericalError that names the first unhealthy batch; healthy is (T, L)."""
+def raise_if_unhealthy(history: History) -> None:
+    """NumericalError that names the first unhealthy batch, what went wrong, and a remedy."""
+    healthy = history.healthy
     if healthy.all():
         return
     t, layer = (int(i) for i in np.argwhere(~healthy)[0])
+    residual, condition = history.residual[t, layer], history.condition[t, layer]
+    what = "a factorisation failed or a value was not finite"
+    kept = "; what was learned before is untouched"
+    if residual > WORTHLESS:
+        what = f"the readout is lost to rounding, with a relative residual of {residual:.1g}"
+        kept = ""
     raise NumericalError(
-        f"batch {t}, sub-learner {layer}: a factorisation failed or a value was not finite"
-        f" ({int((~healthy).any(axis=1).sum())} of {len(healthy)} batches affected;"
-        f" what was learned before is untouched). Remedy: {REMEDY}."
+        f"batch {t}, sub-learner {layer}: {what}, at a condition of up to {condition:.1g}"
+        f" ({int((~healthy).any(axis=1).sum())} of {len(healthy)} batches affected{kept})."
+        f" Remedy: {REMEDY}."
     )
+
+
+def _on_request(
+    learner: Learner,
+    state: State,
+    seen: Any,
+    batches: Batches,
+    T: int,
+    schedule: np.ndarray | None,
+    test: Examined | None,
+) -> tuple[State, StepRecord]:
+    """Decide only where the schedule asks, and at the end."""
+    wanted = np.zeros(T, bool) if schedule is None else schedule.copy()
+    wanted[-1] = True
+    plan = plan_blocks(wanted, batches.X.shape[1])
+    final, blocks = scan_blocks(
+        learner, state, seen, batches, plan, _with_expert(learner, test), num_batches=T
+    )
+    at = plan.last[plan.decide]
+
+    def spread(values: Any, empty: float) -> np.ndarray:
+        values = np.asarray(values)[plan.decide]
+        everywhere = np.full((T, *values.shape[1:]), empty, values.dtype)
+        everywhere[at] = values
+        return everywhere
+
+    layers = blocks.healthy.shape[1]
+    none = np.zeros((T, layers))
+    record: dict[str, Any] = {
+        "k_t": none * np.nan,
+        "k_next": none * np.nan,
+        "sigma_share": none,
+        "healthy": spread(blocks.healthy, True),
+        "residual": spread(blocks.residual, np.nan),
+        "condition": spread(blocks.condition, np.nan),
+        "rows": (batches.weight[:T] > 0).sum(axis=1),
+        "hits": np.full(T, np.nan),
+        "loss": np.full(T, np.nan),
+        "evaluation": jax.tree.map(lambda leaf: spread(leaf, 0), blocks.evaluation),
+    }
+    return final, StepRecord(**record)
 
 
 def _schedule(evaluate: str | int, stream: Stream, T: int) -> np.ndarray | None:

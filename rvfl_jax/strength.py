@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.checks import is_traced, one_of, per_layer
-from rvfl_jax.linalg import cholesky, solve_lower, symmetrise
+from rvfl_jax.linalg import inverse_factor, symmetrise
 from rvfl_jax.types import Array
 
 ESTIMATORS = ("inverse_trace", "trace", "random_diagonal")
@@ -144,8 +144,8 @@ def inverse_trace(Q: Array, valid: Array, sigma: Array | float) -> Array:
 
     Padding gets a unit diagonal, so that neither it nor sigma = 0 makes the factor fail.
     """
-    R = cholesky(symmetrise(Q) + jnp.diag(jnp.where(valid, sigma, 1.0)))
-    columns = jnp.sum(solve_lower(R, jnp.eye(len(R), dtype=R.dtype)) ** 2, axis=0)
+    X = inverse_factor(symmetrise(Q) + jnp.diag(jnp.where(valid, sigma, 1.0)))
+    columns = jnp.sum(X**2, axis=0)
     return jnp.where(jnp.any(valid), jnp.sum(jnp.where(valid, columns, 0.0)), 1.0)
 
 

@@ -27,7 +27,13 @@ class StepInfo(NamedTuple):
         sigma_share: (L,) part of the trace in eq. (29) that sigma alone decides;
             near 1 when k has collapsed to plain ridge, 0 for a constant k.
         healthy: (L,) False where input or linear algebra was not finite. An unhealthy
-            batch leaves what was learned before untouched.
+            batch leaves what was learned before untouched. False, too, where `residual`
+            is beyond 1: the readout has lost what was learned.
+        residual: (L,) relative residual ||A theta - B|| / ||B|| of the readout against
+            the accumulated Gram A = lambda I + sum D^T D and moment B = sum D^T Y,
+            estimated from random sketches; NaN where a method has none.
+        condition: (L,) tr(A) / lambda, an upper bound of the condition of A that is close
+            where the smallest eigenvalue is lambda; NaN where a method has none.
     """
 
     guess: Array
@@ -36,6 +42,25 @@ class StepInfo(NamedTuple):
     k_next: Array
     sigma_share: Array
     healthy: Array
+    residual: Array
+    condition: Array
+
+
+class PostponedForm(NamedTuple):
+    """How a learner adds up batches and decides only when asked.
+
+    Attributes:
+        begin: `state -> sums`.
+        absorb: `(sums, X, Y, weight) -> sums`, any number of rows.
+        decide: `(sums, X_next, weight_next) -> decision` with theta, healthy, residual and
+            condition; X_next is the batch announced at that moment.
+        finish: `(state, sums, num_learned, X_next, weight_next) -> state`.
+    """
+
+    begin: Callable[..., Any]
+    absorb: Callable[..., Any]
+    decide: Callable[..., Any]
+    finish: Callable[..., State]
 
 
 class StreamForm(NamedTuple):
@@ -48,6 +73,8 @@ class StreamForm(NamedTuple):
         finish: `carry -> state`.
         embed: `(state, X) -> Z`, whatever of a fixed test set need be computed only once.
         read: `(carry, Z) -> (L, n, m)` raw scores.
+        postponed: for streams on which decisions are rarely wanted; None where a method
+            has to decide at every batch.
     """
 
     begin: Callable[..., Carry]
@@ -55,6 +82,7 @@ class StreamForm(NamedTuple):
     finish: Callable[[Carry], State]
     embed: Callable[[State, Any], Any]
     read: Callable[[Carry, Any], Array]
+    postponed: PostponedForm | None = None
 
 
 class Learner(NamedTuple):

@@ -28,6 +28,7 @@ class Readout(NamedTuple):
         theta_ridge: (d, m) eta_dagger times B = sum_i D_i^T Y_i.
         theta: (d, m) eta B.
         k: scalar strength inside eta.
+        root: (d, d) upper R with R^T R = A, for the square-root form; None for the others.
     """
 
     eta_dagger: Array
@@ -35,14 +36,25 @@ class Readout(NamedTuple):
     theta_ridge: Array
     theta: Array
     k: Array
+    root: Array | None = None
 
 
 class Report(NamedTuple):
-    """k_t, k_next and health of one step of one sub-learner; scalars."""
+    """One step of one sub-learner; scalars.
+
+    Attributes:
+        k_t: strength of the batch that was learned.
+        k_next: strength put on the announced batch.
+        absorbed: False if the batch in hand left no trace.
+        announced: False if the announced batch has no forward term because of a failure.
+        weight: c, how often the Gram of the batch in hand stays inside.
+    """
 
     k_t: Array
     k_next: Array
-    healthy: Array
+    absorbed: Array
+    announced: Array
+    weight: Array
 
 
 def strength_or_none(k: Array, upcoming: Batch) -> Array:

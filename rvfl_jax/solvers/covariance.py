@@ -9,7 +9,9 @@ With G = P D^T and M = D G of the batch in hand, and Phi = P B the ridge readout
 by Woodbury's identity, where c says how often the batch's Gram stays inside (1 but for
 Algorithm 2 and the paper's cold start). eta is never formed: the G' and M' that give
 theta are those that absorb the batch at the next step, so a step costs two d x d x b
-products, 4 d^2 b flops.
+products, 4 d^2 b flops. Of theta the scan carries only what the next guess needs,
+V' = D' theta = (I + k M')^-1 D' Phi, so that theta = Phi - k G' V' is formed where somebody
+asks for it.
 """
 
 from typing import NamedTuple
@@ -17,12 +19,14 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from rvfl_jax.linalg import (
-    cho_solve,
-    cholesky,
     identity_plus,
+    inverse_factor,
+    is_factor,
     is_finite,
     matmul,
-    solve_lower,
+    matmul_nt,
+    matmul_tn,
+    outer_square,
     symmetrise,
 )
 from rvfl_jax.solvers.contract import Batch, Readout, Report, strength_or_none
@@ -37,21 +41,31 @@ from rvfl_jax.types import Array
 
 
 class Carry(NamedTuple):
-    """P (d, d), Phi and theta (d, m); G (d, b), M (b, b) and k of the batch in hand."""
+    """P (d, d), Phi (d, m), and of the batch in hand what both of its uses need.
+
+    G = D P (b, d), transposed against the formulas above; M (b, b); U = D Phi and
+    V = D theta (b, m); its strength k. C (b, m) is the last change, Phi <- Phi + G^T C.
+    """
 
     P: Array
     Phi: Array
-    theta: Array
     G: Array
     M: Array
+    U: Array
+    V: Array
     k: Array
+    C: Array
 
 
 def begin(readout: Readout, batch: Batch) -> Carry:
     """Take the first batch in hand: 2 d^2 b flops."""
-    G = matmul(readout.eta_dagger, batch.D.T)
-    M = matmul(batch.D, G)
-    return Carry(readout.eta_dagger, readout.theta_ridge, readout.theta, G, M, readout.k)
+    P, Phi = readout.eta_dagger, readout.theta_ridge
+    G = matmul_nt(batch.D, P)
+    M = matmul_nt(G, batch.D)
+    U = matmul(batch.D, Phi)
+    # What was announced may be another batch than this one: the guess is theta's own.
+    V = matmul(batch.D, readout.theta)
+    return Carry(P, Phi, G, M, U, V, readout.k, jnp.zeros_like(U))
 
 
 def advance(
@@ -85,43 +99,53 @@ def advance(
         # Only here does c depend on k_t; else P must not, so that a sweep over k shares it.
         usable = usable & jnp.isfinite(k_t)
         c = jnp.where(usable, c, 0.0)
-    R = cholesky(identity_plus(c, carry.M))
-    P, Phi, absorbed = _absorb(carry, batch.D, Y, usable, R, c)
-    G = matmul(P, upcoming.D.T)
-    M = matmul(upcoming.D, G)
-    k = _strength_announced(carry, M, G, R, c, batch, upcoming, strength, keys[1])
-    if not forward:
-        return Carry(P, Phi, Phi, G, M, k), Report(k_t, k, absorbed)
-    theta, k, announced = _look_ahead(Phi, G, M, upcoming.D, k)
-    return Carry(P, Phi, theta, G, M, k), Report(k_t, k, absorbed & announced)
+    X = inverse_factor(identity_plus(c, carry.M))
+    P, Phi, C, absorbed = _absorb(carry, Y, usable, X, c)
+    G = matmul_nt(upcoming.D, P)
+    M = matmul_nt(G, upcoming.D)
+    U = matmul(upcoming.D, Phi)
+    k = _strength_announced(carry, M, X, c, upcoming, strength, keys[1])
+    V, announced = U, jnp.ones((), bool)
+    if forward:
+        V, k, announced = _look_ahead(M, U, k)
+    report = Report(k_t, k, absorbed, announced, jnp.asarray(c, k.dtype))
+    return Carry(P, Phi, G, M, U, V, k, C), report
+
+
+def theta(carry: Carry) -> Array:
+    """(d, m) theta = Phi - k G^T V."""
+    return carry.Phi - matmul_tn(carry.G, carry.k * carry.V)
 
 
 def finish(carry: Carry) -> Readout:
     """Materialise eta: 2 d^2 b flops."""
     P = symmetrise(carry.P)
-    S = solve_lower(cholesky(identity_plus(carry.k, carry.M)), carry.G.T)
-    eta = symmetrise(P - carry.k * matmul(S.T, S))
-    return Readout(P, eta, carry.Phi, carry.theta, carry.k)
+    S = matmul(inverse_factor(identity_plus(carry.k, carry.M)), carry.G)
+    eta = symmetrise(P - carry.k * matmul_tn(S, S))
+    return Readout(P, eta, carry.Phi, theta(carry), carry.k)
+
+
+def solution(carry: Carry) -> tuple[Array, Array | float]:
+    """The readout that the residual is taken of, and the forward strength inside it."""
+    return carry.Phi, 0.0
 
 
 def _absorb(
-    carry: Carry, D: Array, Y: Array, usable: Array, R: Array, c: Array | float
-) -> tuple[Array, Array, Array]:
-    residual = solve_lower(R, Y - c * matmul(D, carry.Phi))
-    S = solve_lower(R, carry.G.T)
-    healthy = usable & is_finite(jnp.diag(R)) & is_finite(residual)
-    S = jnp.where(healthy, S, 0.0)
-    residual = jnp.where(healthy, residual, 0.0)
-    P = carry.P - c * matmul(S.T, S)
-    return P, carry.Phi + matmul(S.T, residual), healthy
+    carry: Carry, Y: Array, usable: Array, X: Array, c: Array | float
+) -> tuple[Array, Array, Array, Array]:
+    residual = matmul(X, Y - c * carry.U)
+    healthy = usable & is_factor(X) & is_finite(residual)
+    X = jnp.where(healthy, X, 0.0)
+    C = matmul_tn(X, jnp.where(healthy, residual, 0.0))
+    S = matmul_tn(carry.G, X.T)
+    return carry.P - c * outer_square(S), carry.Phi + matmul_tn(carry.G, C), C, healthy
 
 
-def _look_ahead(Phi: Array, G: Array, M: Array, D: Array, k: Array) -> tuple[Array, Array, Array]:
-    R = cholesky(identity_plus(k, M))
-    correction = matmul(G, k * cho_solve(R, matmul(D, Phi)))
-    healthy = is_finite(correction)
-    correction = jnp.where(healthy, correction, 0.0)
-    return Phi - correction, jnp.where(healthy, k, 0.0), healthy
+def _look_ahead(M: Array, U: Array, k: Array) -> tuple[Array, Array, Array]:
+    X = inverse_factor(identity_plus(k, M))
+    V = matmul_tn(X, matmul(X, U))
+    healthy = is_factor(X) & is_finite(V)
+    return jnp.where(healthy, V, U), jnp.where(healthy, k, 0.0), healthy
 
 
 def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array | None) -> Array:
@@ -130,17 +154,15 @@ def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array
         return jnp.asarray(strength.k, carry.k.dtype)
     if not estimates(strength):
         return carry.k
-    R_k = cholesky(identity_plus(carry.k, carry.M))
-    return estimate_k(strength, symmetrise(cho_solve(R_k, carry.M)), batch.valid, key)
+    X_k = inverse_factor(identity_plus(carry.k, carry.M))
+    return estimate_k(strength, symmetrise(matmul_tn(X_k, matmul(X_k, carry.M))), batch.valid, key)
 
 
 def _strength_announced(
     carry: Carry,
     M: Array,
-    G: Array,
-    R: Array,
+    X: Array,
     c: Array | float,
-    batch: Batch,
     upcoming: Batch,
     strength: Strength,
     key: Array | None,
@@ -153,7 +175,9 @@ def _strength_announced(
     """
     if isinstance(strength, ConstantK):
         return strength_or_none(jnp.asarray(strength.k, carry.k.dtype), upcoming)
-    C = matmul(upcoming.D, carry.G)
-    R_k = cholesky(identity_plus(carry.k, carry.M))
-    change = (c - carry.k) * matmul(C, cho_solve(R, cho_solve(R_k, C.T)))
-    return estimate_k(strength, symmetrise(M + change), upcoming.valid, key)
+    C = matmul_nt(upcoming.D, carry.G)
+    X_k = inverse_factor(identity_plus(carry.k, carry.M))
+    inner = matmul_tn(X, matmul(X, matmul_tn(X_k, matmul_nt(X_k, C))))
+    return estimate_k(
+        strength, symmetrise(M + (c - carry.k) * matmul(C, inner)), upcoming.valid, key
+    )

@@ -17,6 +17,8 @@ from rvfl_jax.linalg import (
     cholesky,
     is_finite,
     matmul,
+    matmul_tn,
+    outer_square,
     solve_lower,
     spd_inverse,
 )
@@ -36,8 +38,8 @@ from rvfl_jax.types import Array
 class Carry(NamedTuple):
     """Sums A (d, d) and B (d, m), decision theta (d, m), and the batch in hand.
 
-    Of that batch: its Gram S (d, d), its strength k, and R (d, d), the lower factor of
-    A + k S.
+    Of that batch: its Gram S (d, d), its strength k, V = D theta (b, m), and R (d, d), the
+    lower factor of A + k S.
     """
 
     A: Array
@@ -45,6 +47,7 @@ class Carry(NamedTuple):
     theta: Array
     R: Array
     S: Array
+    V: Array
     k: Array
 
 
@@ -52,8 +55,9 @@ def begin(readout: Readout, batch: Batch) -> Carry:
     """Take the first batch in hand; inverts eta_dagger once."""
     A = spd_inverse(readout.eta_dagger)
     B = matmul(A, readout.theta_ridge)
-    S = matmul(batch.D.T, batch.D)
-    return Carry(A, B, readout.theta, cholesky(A + readout.k * S), S, readout.k)
+    S = outer_square(batch.D.T)
+    V = matmul(batch.D, readout.theta)
+    return Carry(A, B, readout.theta, cholesky(A + readout.k * S), S, V, readout.k)
 
 
 def advance(
@@ -72,8 +76,8 @@ def advance(
     del forward  # a vanishing k saves nothing here
     k_t = _strength_in_hand(carry, batch, strength, keys[0])
     c = gram_weight(strength, carry.k, k_t, skip_gram)
-    moment = matmul(batch.D.T, Y)
-    S = matmul(upcoming.D.T, upcoming.D)
+    moment = matmul_tn(batch.D, Y)
+    S = outer_square(upcoming.D.T)
     k = _strength_announced(carry, S, upcoming, strength, keys[1])
     absorbable = usable & is_finite(moment) & jnp.isfinite(k_t)
     announced = jnp.isfinite(k)
@@ -81,11 +85,23 @@ def advance(
     A = jnp.where(absorbable, carry.A + c * carry.S, carry.A)
     B = carry.B + jnp.where(absorbable, moment, 0.0)
     R = cholesky(A + k * S)
-    theta = cho_solve(R, B)
-    solved = is_finite(jnp.diag(R)) & is_finite(theta)
-    theta = jnp.where(solved, theta, carry.theta)
+    decision = cho_solve(R, B)
+    solved = is_finite(jnp.diag(R)) & is_finite(decision)
+    decision = jnp.where(solved, decision, carry.theta)
     R = jnp.where(solved, R, carry.R)
-    return Carry(A, B, theta, R, S, k), Report(k_t, k, absorbable & announced & solved)
+    V = matmul(upcoming.D, decision)
+    report = Report(k_t, k, absorbable, announced & solved, jnp.asarray(c, k.dtype))
+    return Carry(A, B, decision, R, S, V, k), report
+
+
+def theta(carry: Carry) -> Array:
+    """(d, m)."""
+    return carry.theta
+
+
+def solution(carry: Carry) -> tuple[Array, Array | float]:
+    """The readout that the residual is taken of, and the forward strength inside it."""
+    return carry.theta, carry.k
 
 
 def finish(carry: Carry) -> Readout:

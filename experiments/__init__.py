@@ -1,0 +1,1 @@
+"""Experiments on the library; each package holds its own command and its results."""

@@ -1,0 +1,121 @@
+"""The driver of a stream on which decisions are wanted at a few batches only.
+
+Batches between two decisions are handed over in blocks, since one product with many rows
+runs nearer to the machine's limit than many products with few.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rvfl_jax.evaluation import Evaluation, Examined, evaluate_scores
+from rvfl_jax.types import Array, Learner, State
+
+BLOCK_ROWS = 1024
+
+
+class Plan(NamedTuple):
+    """Blocks of batches, none of which crosses a decision.
+
+    Attributes:
+        batches: (K, g) indices; T where a block is not full.
+        last: (K,) last batch of each block.
+        decide: (K,) True where a decision is wanted after the block.
+    """
+
+    batches: np.ndarray
+    last: np.ndarray
+    decide: np.ndarray
+
+
+class BlockRecord(NamedTuple):
+    """What is kept of a block: of its decision, zeros where there was none."""
+
+    healthy: Array
+    residual: Array
+    condition: Array
+    evaluation: Evaluation | None
+
+
+def plan_blocks(wanted: np.ndarray, batch_rows: int) -> Plan:
+    """Group T batches of `batch_rows` rows; a decision after every True of `wanted` (T,)."""
+    T = len(wanted)
+    ends = np.flatnonzero(wanted).tolist()
+    longest = max(np.diff(ends, prepend=-1).tolist())
+    size = max(1, min(-(-BLOCK_ROWS // batch_rows), longest))
+    blocks: list[range] = []
+    start = 0
+    for end in ends:
+        blocks += [range(i, min(i + size, end + 1)) for i in range(start, end + 1, size)]
+        start = end + 1
+    batches = np.full((len(blocks), size), T)
+    for row, block in zip(batches, blocks, strict=True):
+        row[: len(block)] = block
+    last = np.array([block[-1] for block in blocks])
+    return Plan(batches, last, np.asarray(wanted)[last])
+
+
+@partial(jax.jit, static_argnames=("learner", "num_batches"))
+def scan_blocks(
+    learner: Learner,
+    state: State,
+    seen: Array,
+    batches: Any,
+    plan: Plan,
+    test: Examined | None,
+    *,
+    num_batches: int,
+) -> tuple[State, BlockRecord]:
+    """The whole stream as one program.
+
+    Args:
+        learner: a method with a postponed form.
+        state: where to start from.
+        seen: (m,) classes met so far.
+        batches: X, y and weight of T batches, and of one more if it is to be announced.
+        plan: from `plan_blocks`.
+        test: the test set with features of its own, or None.
+        num_batches: T.
+    """
+    form = learner.stream.postponed
+    assert form is not None
+    announced, m = len(batches.X), seen.shape[0]
+    if test is not None:
+        test = test._replace(Z=learner.stream.embed(state, test.Z))
+
+    def next_of(last: Any) -> tuple[Array, Array]:
+        t = jnp.minimum(last + 1, announced - 1)
+        return batches.X[t], jnp.where(last + 1 < announced, batches.weight[t], 0)
+
+    def body(carry: tuple[Any, Array], block: Plan) -> tuple[tuple[Any, Array], BlockRecord]:
+        sums, seen = carry
+        rows = jnp.minimum(block.batches, num_batches - 1)
+        here = (block.batches < num_batches)[:, None]
+        X = batches.X[rows].reshape(-1, batches.X.shape[-1])
+        weight = jnp.where(here, batches.weight[rows], 0).reshape(-1)
+        targets = jax.nn.one_hot(batches.y[rows].reshape(-1), m)
+        sums = form.absorb(sums, X, targets, weight)
+        seen = seen | jnp.any((weight > 0)[:, None] & (targets > 0), axis=0)
+
+        def decide() -> BlockRecord:
+            decision = form.decide(sums, *next_of(block.last))
+            evaluation = None
+            if test is not None:
+                scores = learner.stream.read(decision, test.Z)
+                evaluation = evaluate_scores(scores, seen, test, learner.combine)
+            return BlockRecord(decision.healthy, decision.residual, decision.condition, evaluation)
+
+        nothing = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(decide)
+        )
+        return (sums, seen), lax.cond(block.decide, decide, lambda: nothing)
+
+    (sums, _), record = lax.scan(body, (form.begin(state), seen), plan)
+    learned = state.num_learned + jnp.sum(jnp.any(batches.weight[:num_batches] > 0, axis=1))
+    last = jnp.asarray(num_batches - 1)
+    learned = learned.astype(state.num_learned.dtype)
+    return form.finish(state, sums, learned, *next_of(last)), record
