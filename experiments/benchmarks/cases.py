@@ -14,6 +14,7 @@ from experiments.benchmarks.contenders import (
     literal_numpy,
     literal_program,
     numpy_features,
+    on_one_blas_thread,
     our_learner,
     our_program,
     torch_gram,
@@ -373,6 +374,10 @@ def _measure_images(settings: Mapping[str, Any], repeats: int, progress: Progres
         "torch_gram_float32_features": (whole, lambda: gram(feature_precision="single")),
         "gfdl": (partly, lambda: gfdl_contender(part, "double")),
         "literal_numpy": (partly, lambda: literal_numpy(part, "double")),
+        "literal_numpy_one_thread": (
+            partly,
+            lambda: on_one_blas_thread(literal_numpy)(part, "double"),
+        ),
     }
     prepared, skipped = {}, {}
     for name, (_, make) in makers.items():
@@ -446,7 +451,14 @@ def _problem_of(stream: Stream, num_nodes: int) -> Problem:
 
 # How the cost grows.
 
-SWEPT = ("ours_covariance", "literal_jax", "literal_numpy", "torch_gram", "gemm_jax")
+SWEPT = (
+    "ours_covariance",
+    "literal_jax",
+    "literal_numpy",
+    "literal_numpy_one_thread",
+    "torch_gram",
+    "gemm_jax",
+)
 
 
 def _sweep_cases(quick: bool) -> list[Case]:

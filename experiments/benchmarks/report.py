@@ -23,6 +23,7 @@ STYLES = {
     "ours_covariance": ("#0072B2", "o", "-"),
     "literal_jax": ("#D55E00", "s", "-"),
     "literal_numpy": ("#E69F00", "v", "--"),
+    "literal_numpy_one_thread": ("#CC79A7", "^", "--"),
     "torch_gram": ("#009E73", "D", "--"),
     "gemm_jax": ("black", ".", ":"),
 }
@@ -30,6 +31,7 @@ LABELS = {
     "ours_covariance": "rvfl_jax",
     "literal_jax": "literal algorithm, JAX",
     "literal_numpy": "literal algorithm, NumPy",
+    "literal_numpy_one_thread": "literal algorithm, NumPy, 1 thread",
     "torch_gram": "Gram and solve, PyTorch",
     "gemm_jax": "two matrix products only",
 }
