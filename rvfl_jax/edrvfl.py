@@ -194,16 +194,16 @@ def edrvfl(
             key, num_layers=layers, num_features=s, num_nodes=nodes, weight_init=weight_init
         )
         theta = jnp.zeros((layers, nodes + s, m), W.dtype)
-        inverse = 1.0 / jnp.broadcast_to(jnp.asarray(ridge, W.dtype), (layers,))
-        eta_0 = inverse[:, None, None] * jnp.eye(nodes + s, dtype=W.dtype)
+        ridges = jnp.broadcast_to(jnp.asarray(ridge, W.dtype), (layers,))
+        eye = jnp.eye(nodes + s, dtype=W.dtype)
+        eta_0 = eye / ridges[:, None, None]
         none = jnp.zeros(layers, W.dtype)
         learned = jnp.zeros((), jnp.int32)
         own_key = key if is_random(strength) else None
-        ridges = 1.0 / inverse
         ledger = jax.vmap(lambda r: empty_ledger(r, nodes + s, m))(ridges)
         root = None
         if solver == "square_root":
-            root = jnp.sqrt(ridges)[:, None, None] * jnp.eye(nodes + s, dtype=W.dtype)
+            root = jnp.sqrt(ridges)[:, None, None] * eye
         return EdRVFLState(W, theta, eta_0, eta_0, theta, none, learned, own_key, ledger, root)
 
     def begin(state: EdRVFLState, X: Any, weight: Any) -> Carry:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rvfl_jax.metrics import accuracy, kl_divergence, protocol_hits, regret
-from rvfl_jax.types import Array
+from rvfl_jax.types import Array, Learner, State
 
 
 class Expert(NamedTuple):
@@ -51,6 +51,16 @@ class Evaluation(NamedTuple):
     learner_accuracy: Array
     regret: Array
     kl: Array
+
+
+def embed_test(learner: Learner, state: State, test: Examined | None) -> Examined | None:
+    """Do once what every look at the test set would do again."""
+    if test is None:
+        return None
+    expert = test.expert
+    if expert is not None:
+        expert = Expert(jnp.mean(expert, axis=0), learner.combine(expert))
+    return test._replace(Z=learner.stream.embed(state, test.Z), expert=expert)
 
 
 def evaluate_scores(

@@ -78,5 +78,10 @@ def residual(
     gap = matmul(ledger.gram, theta) - ledger.moment
     if not isinstance(k, float) or k > 0:
         gap += k * matmul_tn(DU_next, guess_next)
-    size = jnp.sqrt(jnp.sum(ledger.moment**2))
+    return relative_size(gap, ledger.moment)
+
+
+def relative_size(gap: Array, B: Array) -> Array:
+    """||gap|| / ||B||, or 0 where B is 0 because nothing was learned."""
+    size = jnp.sqrt(jnp.sum(B**2))
     return jnp.where(size > 0, jnp.sqrt(jnp.sum(gap**2)) / jnp.where(size > 0, size, 1.0), 0.0)

@@ -40,6 +40,8 @@ def take(W: Array, X: Any, weight: Any, activation: Activation) -> InHand:
     X = jnp.where(valid, X, 0.0)
     root = jnp.sqrt(jnp.maximum(weight, 0.0))
     D = jnp.where(valid, root[:, None] * features(W, X, activation), 0.0)
-    finite = jax.vmap(is_finite)(D) & is_finite(weight)
-    D = jnp.where(finite[:, None, None], D, 0.0)
-    return InHand(D, jax.vmap(probe)(D), jnp.where(jnp.any(finite), root, 0.0), finite)
+    DU = jax.vmap(probe)(D)
+    # A row of D that is not finite makes its probe so, and there are far fewer probes to read.
+    finite = jax.vmap(is_finite)(DU) & is_finite(weight)
+    D, DU = (jnp.where(finite[:, None, None], x, 0.0) for x in (D, DU))
+    return InHand(D, DU, jnp.where(jnp.any(finite), root, 0.0), finite)

@@ -54,6 +54,11 @@ def outer_square(S: Array) -> Array:
     return jnp.concatenate(mirrored)
 
 
+def gram(D: Array) -> Array:
+    """D^T D (d, d) of rows D (b, d)."""
+    return outer_square(D.T)
+
+
 def precision_scope(precision: str) -> AbstractContextManager[Any]:
     """The context in which a driver computes; the process-wide setting stays as it was.
 
@@ -115,9 +120,11 @@ _lapack_upper = _one_by_one(
 def cholesky(A: Array) -> Array:
     """Lower factor of the symmetric (p, p) matrix A, of which only the lower half is read.
 
-    Where A is not positive definite the factor holds NaN; `is_finite` tells.
+    Where A is not positive definite the factor holds NaN; `is_finite` tells. So it does
+    where A overflowed, which LAPACK takes for a matrix whose inverse is 0.
     """
-    return _lapack_cholesky(A)
+    R = _lapack_cholesky(A)
+    return jnp.where(is_finite(jnp.diag(R)), R, jnp.nan)
 
 
 @cholesky.defjvp
@@ -126,8 +133,7 @@ def _cholesky_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
     R = cholesky(*primals)
     inverse = _lower_inverse(R)
     inner = matmul(matmul(inverse, symmetrise(tangents[0])), inverse.T)
-    phi = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diag(inner))
-    return R, matmul(R, phi)
+    return R, matmul(R, lower_half(inner))
 
 
 @jax.custom_jvp
@@ -170,7 +176,7 @@ def inverse_factor(A: Array) -> Array:
     diagonal entry that is not positive; `is_factor` tells.
     """
     if A.shape[0] > SMALL:
-        return _lower_inverse(_lapack_cholesky(A))
+        return _inverse_factor_by_lapack(A)
     return lax.platform_dependent(
         A, cpu=_inverse_factor_by_blocks, default=_inverse_factor_by_lapack
     )
@@ -181,14 +187,11 @@ def _inverse_factor_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[
     """With X A X^T = I:  dX = -Phi(X dA X^T) X, Phi = lower half, diagonal halved."""
     X = inverse_factor(*primals)
     inner = matmul_nt(matmul(X, symmetrise(tangents[0])), X)
-    phi = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diag(inner))
-    return X, -matmul(phi, X)
+    return X, -matmul(lower_half(inner), X)
 
 
 def _inverse_factor_by_lapack(A: Array) -> Array:
-    R = lax.linalg.cholesky(A, symmetrize_input=False)
-    eye = jnp.eye(A.shape[0], dtype=A.dtype)
-    return lax.linalg.triangular_solve(R, eye, left_side=True, lower=True)
+    return _lower_inverse(_lapack_cholesky(A))
 
 
 def _inverse_factor_by_blocks(A: Array) -> Array:
@@ -228,6 +231,11 @@ def is_factor(X: Array) -> Array:
     return jnp.all(jnp.isfinite(diagonal) & (diagonal > 0))
 
 
+def factor_solve(X: Array, B: Array) -> Array:
+    """A^-1 B = X^T X B for X of `inverse_factor(A)`."""
+    return matmul_tn(X, matmul(X, B))
+
+
 def _lower_inverse(R: Array) -> Array:
     return solve_lower(R, jnp.eye(len(R), dtype=R.dtype))
 
@@ -239,13 +247,22 @@ def cho_solve(R: Array, B: Array) -> Array:
 
 def spd_inverse(A: Array) -> Array:
     """Inverse of a symmetric positive definite (p, p) matrix, symmetric to the last bit."""
-    R = cholesky(A)
-    return symmetrise(cho_solve(R, jnp.eye(A.shape[0], dtype=A.dtype)))
+    return cho_inverse(cholesky(A))
+
+
+def cho_inverse(R: Array) -> Array:
+    """(R R^T)^-1 for a lower (p, p) factor R, symmetric to the last bit."""
+    return symmetrise(cho_solve(R, jnp.eye(R.shape[0], dtype=R.dtype)))
 
 
 def symmetrise(A: Array) -> Array:
     """(A + A^T) / 2."""
     return 0.5 * (A + A.T)
+
+
+def lower_half(A: Array) -> Array:
+    """The lower half of A with the diagonal halved."""
+    return jnp.tril(A) - 0.5 * jnp.diag(jnp.diag(A))
 
 
 def identity_plus(scale: Array | float, M: Array) -> Array:

@@ -20,7 +20,7 @@ from rvfl_jax.learner import (
     combiner,
     make_learner,
 )
-from rvfl_jax.linalg import cho_solve, cholesky, is_finite, matmul
+from rvfl_jax.linalg import cho_solve, cholesky, gram, is_finite, matmul
 from rvfl_jax.network import (
     Activation,
     Initializer,
@@ -72,9 +72,8 @@ def gram_and_moment(
         fresh = start + jnp.arange(block) >= i * block
         w = jnp.where(fresh, take(weight), 0.0)
         D, Y_w = weighted_rows(features(W, take(X), activation), take(Y), w)
-        gram = matmul(jnp.swapaxes(D, -1, -2), D)
         moment = matmul(jnp.swapaxes(D, -1, -2), Y_w)
-        return (sums[0] + gram, sums[1] + moment), None
+        return (sums[0] + jax.vmap(gram)(D), sums[1] + moment), None
 
     empty = (
         jnp.zeros((layers, width, width), W.dtype),
@@ -140,9 +139,8 @@ def _solve_dual(D: Array, Y: Array, ridge: Array) -> Array:
 
 
 def _solve(A: Array, B: Array) -> Array:
-    """A^-1 B, or NaN: LAPACK takes an overflowed A for a matrix whose inverse is 0."""
-    R = cholesky(A)
-    return jnp.where(is_finite(jnp.diag(R)), cho_solve(R, B), jnp.nan)
+    """A^-1 B, or NaN where A is not positive definite or overflowed."""
+    return cho_solve(cholesky(A), B)
 
 
 def separate_edrvfl(

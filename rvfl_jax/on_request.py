@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rvfl_jax.evaluation import Evaluation, Examined, evaluate_scores
+from rvfl_jax.batches import Batches, met, where_asked
+from rvfl_jax.evaluation import Evaluation, Examined, embed_test, evaluate_scores
 from rvfl_jax.types import Array, Learner, State
 
 BLOCK_ROWS = 1024
@@ -64,7 +65,7 @@ def scan_blocks(
     learner: Learner,
     state: State,
     seen: Array,
-    batches: Any,
+    batches: Batches,
     plan: Plan,
     test: Examined | None,
     *,
@@ -76,20 +77,14 @@ def scan_blocks(
         learner: a method with a postponed form.
         state: where to start from.
         seen: (m,) classes met so far.
-        batches: X, y and weight of T batches, and of one more if it is to be announced.
+        batches: T batches, and one more if it is to be announced.
         plan: from `plan_blocks`.
-        test: the test set with features of its own, or None.
+        test: the test set, or None.
         num_batches: T.
     """
     form = learner.stream.postponed
     assert form is not None
-    announced, m = len(batches.X), seen.shape[0]
-    if test is not None:
-        test = test._replace(Z=learner.stream.embed(state, test.Z))
-
-    def next_of(last: Any) -> tuple[Array, Array]:
-        t = jnp.minimum(last + 1, announced - 1)
-        return batches.X[t], jnp.where(last + 1 < announced, batches.weight[t], 0)
+    test = embed_test(learner, state, test)
 
     def body(carry: tuple[Any, Array], block: Plan) -> tuple[tuple[Any, Array], BlockRecord]:
         sums, seen = carry
@@ -97,25 +92,21 @@ def scan_blocks(
         here = (block.batches < num_batches)[:, None]
         X = batches.X[rows].reshape(-1, batches.X.shape[-1])
         weight = jnp.where(here, batches.weight[rows], 0).reshape(-1)
-        targets = jax.nn.one_hot(batches.y[rows].reshape(-1), m)
+        targets = jax.nn.one_hot(batches.y[rows].reshape(-1), seen.shape[0])
         sums = form.absorb(sums, X, targets, weight)
-        seen = seen | jnp.any((weight > 0)[:, None] & (targets > 0), axis=0)
+        seen = met(seen, targets, weight > 0)
 
         def decide() -> BlockRecord:
-            decision = form.decide(sums, *next_of(block.last))
+            decision = form.decide(sums, *batches.after(block.last))
             evaluation = None
             if test is not None:
                 scores = learner.stream.read(decision, test.Z)
                 evaluation = evaluate_scores(scores, seen, test, learner.combine)
             return BlockRecord(decision.healthy, decision.residual, decision.condition, evaluation)
 
-        nothing = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(decide)
-        )
-        return (sums, seen), lax.cond(block.decide, decide, lambda: nothing)
+        return (sums, seen), where_asked(block.decide, decide)
 
     (sums, _), record = lax.scan(body, (form.begin(state), seen), plan)
     learned = state.num_learned + jnp.sum(jnp.any(batches.weight[:num_batches] > 0, axis=1))
-    last = jnp.asarray(num_batches - 1)
     learned = learned.astype(state.num_learned.dtype)
-    return form.finish(state, sums, learned, *next_of(last)), record
+    return form.finish(state, sums, learned, *batches.after(num_batches - 1)), record

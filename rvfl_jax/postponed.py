@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.health import ledger_of
-from rvfl_jax.in_hand import take
+from rvfl_jax.health import ledger_of, relative_size
+from rvfl_jax.in_hand import InHand, take
 from rvfl_jax.linalg import (
+    cho_inverse,
     cho_solve,
     cholesky,
+    gram,
     is_finite,
     matmul,
     matmul_tn,
-    outer_square,
     spd_inverse,
 )
 from rvfl_jax.network import Activation
@@ -67,42 +68,41 @@ def postponed_form(ridge: Array | float, k: Array | float, activation: Activatio
         targets = jnp.where(batch.valid[:, None], targets, 0.0)
         moment = jax.vmap(matmul_tn, (0, None))(batch.D, targets)
         usable = batch.finite & jax.vmap(is_finite)(moment)
-        gram = jax.vmap(outer_square)(jnp.swapaxes(batch.D, 1, 2))
+        grams = jax.vmap(gram)(batch.D)
         return Sums(
             sums.W,
-            sums.A + jnp.where(usable[:, None, None], gram, 0.0),
+            sums.A + jnp.where(usable[:, None, None], grams, 0.0),
             sums.B + jnp.where(usable[:, None, None], moment, 0.0),
             sums.finite & usable,
         )
 
-    def decide(sums: Sums, X_next: Any, weight_next: Any) -> Decision:
+    def announce(sums: Sums, X_next: Any, weight_next: Any) -> tuple[InHand, Array, Array]:
+        """The announced batch, its strengths (L,), and the Gram with its forward term."""
         upcoming = take(sums.W, X_next, weight_next, activation)
-        layers = len(sums.W)
-        strengths = jnp.broadcast_to(jnp.asarray(k, sums.W.dtype), (layers,))
-        gram = jax.vmap(outer_square)(jnp.swapaxes(upcoming.D, 1, 2))
-        A = sums.A + strengths[:, None, None] * gram
+        strengths = jnp.broadcast_to(jnp.asarray(k, sums.W.dtype), len(sums.W))
+        strengths = jnp.where(jnp.any(upcoming.valid), strengths, 0.0)
+        A = sums.A + strengths[:, None, None] * jax.vmap(gram)(upcoming.D)
+        return upcoming, strengths, A
+
+    def decide(sums: Sums, X_next: Any, weight_next: Any) -> Decision:
+        upcoming, _, A = announce(sums, X_next, weight_next)
         R = jax.vmap(cholesky)(A)
         theta = jax.vmap(cho_solve)(R, sums.B)
         solved = jax.vmap(lambda R_l: is_finite(jnp.diag(R_l)))(R) & jax.vmap(is_finite)(theta)
-        gap = jnp.linalg.norm(matmul(A, theta) - sums.B, axis=(1, 2))
-        size = jnp.linalg.norm(sums.B, axis=(1, 2))
-        residual = jnp.where(size > 0, gap / jnp.where(size > 0, size, 1.0), 0.0)
+        residual = jax.vmap(relative_size)(matmul(A, theta) - sums.B, sums.B)
         condition = jnp.trace(sums.A, axis1=1, axis2=2) / jnp.asarray(ridge, A.dtype)
         return Decision(theta, solved & sums.finite & upcoming.finite, residual, condition)
 
     def finish(state: Any, sums: Sums, num_learned: Array, X_next: Any, weight_next: Any) -> Any:
-        upcoming = take(sums.W, X_next, weight_next, activation)
-        announced = jnp.any(upcoming.valid)
+        upcoming, strengths, A = announce(sums, X_next, weight_next)
         learned = from_sums(state, sums.A, sums.B, num_learned)
-        strengths = jnp.where(announced, jnp.broadcast_to(jnp.asarray(k), state.k.shape), 0.0)
-        gram = jax.vmap(outer_square)(jnp.swapaxes(upcoming.D, 1, 2))
         eta = lax.cond(
-            announced,
-            lambda: jax.vmap(spd_inverse)(sums.A + strengths[:, None, None] * gram),
-            lambda: learned.eta,
+            jnp.any(upcoming.valid), lambda: jax.vmap(spd_inverse)(A), lambda: learned.eta
         )
-        theta = lax.cond(announced, lambda: matmul(eta, sums.B), lambda: learned.theta)
-        return learned._replace(eta=eta, theta=theta, k=strengths.astype(state.k.dtype))
+        theta = lax.cond(
+            jnp.any(upcoming.valid), lambda: matmul(eta, sums.B), lambda: learned.theta
+        )
+        return learned._replace(eta=eta, theta=theta, k=strengths)
 
     return PostponedForm(begin, absorb, decide, finish)
 
@@ -110,9 +110,8 @@ def postponed_form(ridge: Array | float, k: Array | float, activation: Activatio
 def from_sums(state: Any, A: Array, B: Array, num_learned: Array) -> Any:
     """The state that has learned exactly what the sums A (L, d, d) and B (L, d, m) hold."""
     R = jax.vmap(cholesky)(A)
-    solved = jax.vmap(lambda R_l: is_finite(jnp.diag(R_l)))(R)[:, None, None]
-    theta = jnp.where(solved, jax.vmap(cho_solve)(R, B), jnp.nan)
-    eta = jnp.where(solved, jax.vmap(spd_inverse)(A), jnp.nan)
+    theta = jax.vmap(cho_solve)(R, B)
+    eta = jax.vmap(cho_inverse)(R)
     return state._replace(
         theta=theta,
         theta_ridge=theta,

@@ -7,15 +7,16 @@ arrays.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rvfl_jax.batches import Batches, met, where_asked
 from rvfl_jax.checks import NumericalError, positive_int, real_matrix
-from rvfl_jax.evaluation import Evaluation, Examined, Expert, evaluate_scores
+from rvfl_jax.evaluation import Evaluation, Examined, embed_test, evaluate_scores
 from rvfl_jax.health import WORTHLESS
 from rvfl_jax.history import History, StepRecord, build_history
 from rvfl_jax.labels import to_columns
@@ -30,14 +31,6 @@ REMEDY = (
     'use precision="double", or solver="square_root" where only single precision exists,'
     " a larger ridge, or features on a smaller scale"
 )
-
-
-class Batches(NamedTuple):
-    """Batches on their way through the scan: X (T, b, s), y and weight (T, b)."""
-
-    X: Any
-    y: Any
-    weight: Any
 
 
 def scan_stream(
@@ -65,16 +58,14 @@ def scan_stream(
     Returns:
         The carry, the classes seen, and a `StepRecord` with a leading axis of steps.
     """
-    num_classes, last = seen.shape[0], batches.X.shape[0] - 1
+    num_classes = seen.shape[0]
 
     def body(state: tuple[Carry, Array], t: Array) -> tuple[tuple[Carry, Array], StepRecord]:
         carry, seen = state
         valid = batches.weight[t] > 0
         targets = jax.nn.one_hot(batches.y[t], num_classes)
-        upcoming = jnp.minimum(t + 1, last)
-        weight_next = jnp.where(t < last, batches.weight[upcoming], 0)
-        carry, info = learner.stream.advance(carry, targets, batches.X[upcoming], weight_next)
-        seen = seen | jnp.any(valid[:, None] & (targets > 0), axis=0)
+        carry, info = learner.stream.advance(carry, targets, *batches.after(t))
+        seen = met(seen, targets, valid)
         error = jnp.sum((jnp.mean(info.guess_scores, axis=0) - targets) ** 2, axis=-1)
         record = StepRecord(
             info.k_t,
@@ -94,14 +85,11 @@ def scan_stream(
         if test is None or evaluate is None:
             return None
 
-        def measure(_: None) -> Evaluation:
+        def measure() -> Evaluation:
             scores = learner.stream.read(carry, test.Z)
             return evaluate_scores(scores, seen, test, learner.combine)
 
-        empty = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(measure, None)
-        )
-        return lax.cond(evaluate[t], measure, lambda _: empty, None)
+        return where_asked(evaluate[t], measure)
 
     (carry, seen), record = lax.scan(body, (carry, seen), jnp.arange(num_steps))
     return carry, seen, record
@@ -110,19 +98,6 @@ def scan_stream(
 @partial(jax.jit, static_argnames=("learner", "num_features", "num_classes"))
 def _init(learner: Learner, key: Array, num_features: int, num_classes: int) -> State:
     return learner.init(key, num_features, num_classes)
-
-
-def _embed(learner: Learner, state: State, test: Examined | None) -> Examined | None:
-    """Do once what every look at the test set would do again."""
-    test = _with_expert(learner, test)
-    return None if test is None else test._replace(Z=learner.stream.embed(state, test.Z))
-
-
-def _with_expert(learner: Learner, test: Examined | None) -> Examined | None:
-    if test is None or test.expert is None:
-        return test
-    scores = test.expert
-    return test._replace(expert=Expert(jnp.mean(scores, axis=0), learner.combine(scores)))
 
 
 @partial(jax.jit, static_argnames="learner")
@@ -135,25 +110,25 @@ def _finish(learner: Learner, carry: Carry) -> State:
     return learner.stream.finish(carry)
 
 
-_embed_jit = partial(jax.jit, static_argnames="learner")(_embed)
+_embed_jit = partial(jax.jit, static_argnames="learner")(embed_test)
 _scan = partial(jax.jit, static_argnames=("learner", "num_steps"), donate_argnames="carry")(
     scan_stream
 )
 
 
 @partial(jax.jit, static_argnames=("learner", "num_steps"))
-def _whole(
+def whole_stream(
     learner: Learner,
     state: State,
     seen: Array,
     batches: Batches,
     *,
     num_steps: int,
-    evaluate: Array | None,
-    test: Examined | None,
+    evaluate: Array | None = None,
+    test: Examined | None = None,
 ) -> tuple[State, StepRecord]:
     """The whole stream as one program, test features included."""
-    test = _embed(learner, state, test)
+    test = embed_test(learner, state, test)
     carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
     carry, _, record = scan_stream(
         learner, carry, seen, batches, num_steps=num_steps, evaluate=evaluate, test=test
@@ -280,7 +255,7 @@ def run_stream(
         if not guesses and learner.stream.postponed is not None:
             final, record = _on_request(learner, state, seen, batches, T, schedule, test_set)
         elif chunk_size is None and not progress:
-            final, record = _whole(
+            final, record = whole_stream(
                 learner, state, seen, batches, num_steps=T, evaluate=schedule, test=test_set
             )
         else:
@@ -327,9 +302,7 @@ def _on_request(
     wanted = np.zeros(T, bool) if schedule is None else schedule.copy()
     wanted[-1] = True
     plan = plan_blocks(wanted, batches.X.shape[1])
-    final, blocks = scan_blocks(
-        learner, state, seen, batches, plan, _with_expert(learner, test), num_batches=T
-    )
+    final, blocks = scan_blocks(learner, state, seen, batches, plan, test, num_batches=T)
     at = plan.last[plan.decide]
 
     def spread(values: Any, empty: float) -> np.ndarray:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.linalg import matmul
+from rvfl_jax.linalg import lower_half, matmul
 from rvfl_jax.types import Array
 
 MAX_STAGES = 6
@@ -213,7 +213,7 @@ def _qr_update_jvp(
     X = solve_upper_triangular(R_new, jnp.eye(len(R), dtype=R.dtype))
     half = matmul(R.T, dR) + matmul(D.T, dD)
     inner = matmul(X.T, matmul(half + half.T, X))
-    dR_new = matmul(jnp.triu(inner) - 0.5 * jnp.diag(jnp.diag(inner)), R_new)
+    dR_new = matmul(lower_half(inner).T, R_new)
     dB = matmul(dR.T, z) + matmul(R.T, dz) + matmul(dD.T, Y) + matmul(D.T, dY)
     return (R_new, z_new), (dR_new, matmul(X.T, dB - matmul(dR_new.T, z_new)))
 

@@ -6,6 +6,7 @@ Inputs are converted and placed before the clock starts.
 """
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,9 +19,10 @@ from threadpoolctl import ThreadpoolController
 import rvfl_jax
 from experiments.benchmarks.problem import FORWARD_K, RIDGE, SEED, Problem
 from experiments.benchmarks.timing import compile_timed
+from rvfl_jax.batches import Batches
 from rvfl_jax.linalg import matmul, precision_scope
 from rvfl_jax.network import features
-from rvfl_jax.run import Batches, scan_stream
+from rvfl_jax.run import whole_stream
 
 DTYPES = {"single": "float32", "double": "float64"}
 
@@ -89,18 +91,12 @@ def our_learner(num_layers: int, num_nodes: int, solver: str) -> rvfl_jax.Learne
 
 
 def our_program(learner: rvfl_jax.Learner, num_steps: int) -> Callable[..., Any]:
-    """Learns `num_steps` batches in one scan, as `run_stream` does without a test set."""
-
-    def learn(state: Any, seen: Any, batches: Batches) -> Any:
-        carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
-        carry, _, record = scan_stream(learner, carry, seen, batches, num_steps=num_steps)
-        return learner.stream.finish(carry), record
-
-    return learn
+    """Learns `num_steps` batches, as `run_stream` does without a test set."""
+    return partial(whole_stream, learner, num_steps=num_steps)
 
 
 def ours(solver: str) -> Callable[[Problem, str], Prepared]:
-    """rvfl_jax with a solver by name. ValueError if there is no such solver."""
+    """rvfl_jax with a solver by name."""
 
     def prepare(problem: Problem, precision: str) -> Prepared:
         learner = our_learner(len(problem.W), problem.num_nodes, solver)

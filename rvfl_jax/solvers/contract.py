@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from rvfl_jax.linalg import factor_solve, identity_plus, inverse_factor, is_factor, is_finite
 from rvfl_jax.types import Array
 
 
@@ -55,6 +56,23 @@ class Report(NamedTuple):
     absorbed: Array
     announced: Array
     weight: Array
+
+
+def look_ahead(M: Array, U: Array, k: Array) -> tuple[Array, Array, Array]:
+    """The next guess V = D' theta = (I + k M')^-1 D' Phi.
+
+    Args:
+        M: (b, b) D' P D'^T of the batch announced next.
+        U: (b, m) D' Phi.
+        k: scalar strength.
+
+    Returns:
+        V and k, and whether they are sound; U and 0, no forward term, where they are not.
+    """
+    X = inverse_factor(identity_plus(k, M))
+    V = factor_solve(X, U)
+    healthy = is_factor(X) & is_finite(V)
+    return jnp.where(healthy, V, U), jnp.where(healthy, k, 0.0), healthy
 
 
 def strength_or_none(k: Array, upcoming: Batch) -> Array:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from rvfl_jax.linalg import (
+    factor_solve,
     identity_plus,
     inverse_factor,
     is_factor,
@@ -29,7 +30,7 @@ from rvfl_jax.linalg import (
     outer_square,
     symmetrise,
 )
-from rvfl_jax.solvers.contract import Batch, Readout, Report, strength_or_none
+from rvfl_jax.solvers.contract import Batch, Readout, Report, look_ahead, strength_or_none
 from rvfl_jax.strength import (
     ConstantK,
     Strength,
@@ -44,7 +45,7 @@ class Carry(NamedTuple):
     """P (d, d), Phi (d, m), and of the batch in hand what both of its uses need.
 
     G = D P (b, d), transposed against the formulas above; M (b, b); U = D Phi and
-    V = D theta (b, m); its strength k. C (b, m) is the last change, Phi <- Phi + G^T C.
+    V = D theta (b, m); its strength k.
     """
 
     P: Array
@@ -54,7 +55,6 @@ class Carry(NamedTuple):
     U: Array
     V: Array
     k: Array
-    C: Array
 
 
 def begin(readout: Readout, batch: Batch) -> Carry:
@@ -65,7 +65,7 @@ def begin(readout: Readout, batch: Batch) -> Carry:
     U = matmul(batch.D, Phi)
     # What was announced may be another batch than this one: the guess is theta's own.
     V = matmul(batch.D, readout.theta)
-    return Carry(P, Phi, G, M, U, V, readout.k, jnp.zeros_like(U))
+    return Carry(P, Phi, G, M, U, V, readout.k)
 
 
 def advance(
@@ -100,16 +100,16 @@ def advance(
         usable = usable & jnp.isfinite(k_t)
         c = jnp.where(usable, c, 0.0)
     X = inverse_factor(identity_plus(c, carry.M))
-    P, Phi, C, absorbed = _absorb(carry, Y, usable, X, c)
+    P, Phi, absorbed = _absorb(carry, Y, usable, X, c)
     G = matmul_nt(upcoming.D, P)
     M = matmul_nt(G, upcoming.D)
     U = matmul(upcoming.D, Phi)
     k = _strength_announced(carry, M, X, c, upcoming, strength, keys[1])
     V, announced = U, jnp.ones((), bool)
     if forward:
-        V, k, announced = _look_ahead(M, U, k)
+        V, k, announced = look_ahead(M, U, k)
     report = Report(k_t, k, absorbed, announced, jnp.asarray(c, k.dtype))
-    return Carry(P, Phi, G, M, U, V, k, C), report
+    return Carry(P, Phi, G, M, U, V, k), report
 
 
 def theta(carry: Carry) -> Array:
@@ -132,20 +132,13 @@ def solution(carry: Carry) -> tuple[Array, Array | float]:
 
 def _absorb(
     carry: Carry, Y: Array, usable: Array, X: Array, c: Array | float
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Array, Array, Array]:
     residual = matmul(X, Y - c * carry.U)
     healthy = usable & is_factor(X) & is_finite(residual)
     X = jnp.where(healthy, X, 0.0)
     C = matmul_tn(X, jnp.where(healthy, residual, 0.0))
     S = matmul_tn(carry.G, X.T)
-    return carry.P - c * outer_square(S), carry.Phi + matmul_tn(carry.G, C), C, healthy
-
-
-def _look_ahead(M: Array, U: Array, k: Array) -> tuple[Array, Array, Array]:
-    X = inverse_factor(identity_plus(k, M))
-    V = matmul_tn(X, matmul(X, U))
-    healthy = is_factor(X) & is_finite(V)
-    return jnp.where(healthy, V, U), jnp.where(healthy, k, 0.0), healthy
+    return carry.P - c * outer_square(S), carry.Phi + matmul_tn(carry.G, C), healthy
 
 
 def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array | None) -> Array:
@@ -155,7 +148,7 @@ def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array
     if not estimates(strength):
         return carry.k
     X_k = inverse_factor(identity_plus(carry.k, carry.M))
-    return estimate_k(strength, symmetrise(matmul_tn(X_k, matmul(X_k, carry.M))), batch.valid, key)
+    return estimate_k(strength, symmetrise(factor_solve(X_k, carry.M)), batch.valid, key)
 
 
 def _strength_announced(
@@ -177,7 +170,7 @@ def _strength_announced(
         return strength_or_none(jnp.asarray(strength.k, carry.k.dtype), upcoming)
     C = matmul_nt(upcoming.D, carry.G)
     X_k = inverse_factor(identity_plus(carry.k, carry.M))
-    inner = matmul_tn(X, matmul(X, matmul_tn(X_k, matmul_nt(X_k, C))))
+    inner = factor_solve(X, factor_solve(X_k, C.T))
     return estimate_k(
         strength, symmetrise(M + (c - carry.k) * matmul(C, inner)), upcoming.valid, key
     )

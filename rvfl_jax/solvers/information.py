@@ -3,7 +3,7 @@
     A <- A + c S,  B <- B + D^T Y,  theta = (A + k S')^-1 B,    S = D^T D
 
 with the Gram S' of the announced batch kept for the next step, which absorbs it. A step
-costs 2 d^2 b + d^3 / 3 flops (plus triangular solves for m columns), which beats the
+costs d^2 b + d^3 / 3 flops (plus triangular solves for m columns), which beats the
 covariance form where b is of the order of d or beyond, and every sum is additive.
 """
 
@@ -15,10 +15,10 @@ from jax import lax
 from rvfl_jax.linalg import (
     cho_solve,
     cholesky,
+    gram,
     is_finite,
     matmul,
     matmul_tn,
-    outer_square,
     solve_lower,
     spd_inverse,
 )
@@ -55,7 +55,7 @@ def begin(readout: Readout, batch: Batch) -> Carry:
     """Take the first batch in hand; inverts eta_dagger once."""
     A = spd_inverse(readout.eta_dagger)
     B = matmul(A, readout.theta_ridge)
-    S = outer_square(batch.D.T)
+    S = gram(batch.D)
     V = matmul(batch.D, readout.theta)
     return Carry(A, B, readout.theta, cholesky(A + readout.k * S), S, V, readout.k)
 
@@ -77,7 +77,7 @@ def advance(
     k_t = _strength_in_hand(carry, batch, strength, keys[0])
     c = gram_weight(strength, carry.k, k_t, skip_gram)
     moment = matmul_tn(batch.D, Y)
-    S = outer_square(upcoming.D.T)
+    S = gram(upcoming.D)
     k = _strength_announced(carry, S, upcoming, strength, keys[1])
     absorbable = usable & is_finite(moment) & jnp.isfinite(k_t)
     announced = jnp.isfinite(k)

@@ -18,14 +18,13 @@ import jax.numpy as jnp
 from rvfl_jax.linalg import (
     identity_plus,
     inverse_factor,
-    is_factor,
     is_finite,
     matmul,
     matmul_nt,
     matmul_tn,
     symmetrise,
 )
-from rvfl_jax.solvers.contract import Batch, Readout, Report, strength_or_none
+from rvfl_jax.solvers.contract import Batch, Readout, Report, look_ahead, strength_or_none
 from rvfl_jax.strength import AdaptiveK, ConstantK, Strength, estimate_k
 from rvfl_jax.triangular import qr_update, solve_upper_transposed, solve_upper_triangular
 from rvfl_jax.types import Array
@@ -79,10 +78,7 @@ def advance(
     if forward:
         k = _strength_announced(carry, upcoming, strength, keys[1])
         Q = solve_upper_transposed(R, upcoming.D.T)
-        X = inverse_factor(identity_plus(k, matmul_tn(Q, Q)))
-        V = matmul_tn(X, matmul(X, U))
-        announced = is_factor(X) & is_finite(V)
-        V, k = jnp.where(announced, V, U), jnp.where(announced, k, 0.0)
+        V, k, announced = look_ahead(matmul_tn(Q, Q), U, k)
     k_t = jnp.asarray(strength.k, k.dtype) if isinstance(strength, ConstantK) else carry.k
     report = Report(k_t, k, usable & solved, announced, jnp.ones_like(k))
     return Carry(R, z, Phi, Q, V, k), report
