@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from rvfl_jax.checks import one_of, per_layer, positive_int
 from rvfl_jax.health import WORTHLESS, Ledger, empty_ledger, enter, residual
@@ -52,7 +53,7 @@ from rvfl_jax.strength import (
     resolve_strength,
     sigma_share,
 )
-from rvfl_jax.types import Array, Learner, StepInfo, StreamForm
+from rvfl_jax.types import Array, FollowForm, Learner, StepInfo, StreamForm
 
 SOLVERS = ("auto", "covariance", "information", "square_root")
 COLD_STARTS = ("exact", "paper")
@@ -336,10 +337,29 @@ def edrvfl(
             advance=advance,
             finish=finish,
             embed=lambda state, X: features(state.W, jnp.asarray(X), g),
-            read=lambda carry, Z: matmul(Z, carry.theta),
+            read=lambda carry, Z, columns: matmul(Z, carry.theta[..., :columns]),
             postponed=postponed,
+            follow=FollowForm(_follow, _follow_step, _followed_scores),
         ),
         fit_offline=fit_offline,
+    )
+
+
+def _follow(carry: Carry, Z: Array) -> covariance.Followed | None:
+    if not isinstance(carry.solver, covariance.Carry):
+        return None
+    return jax.vmap(covariance.follow)(carry.solver, Z)
+
+
+def _follow_step(followed: covariance.Followed, carry: Carry, Z: Array) -> covariance.Followed:
+    return jax.vmap(covariance.follow_step)(followed, carry.solver, Z)
+
+
+def _followed_scores(followed: covariance.Followed, carry: Carry, Z: Array) -> Array:
+    return lax.cond(
+        carry.rest.here,
+        lambda: matmul(Z, carry.rest.theta),
+        lambda: jax.vmap(covariance.followed_scores)(followed, carry.solver),
     )
 
 

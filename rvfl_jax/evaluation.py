@@ -5,15 +5,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from rvfl_jax.metrics import accuracy, kl_divergence, protocol_hits, regret
-from rvfl_jax.types import Array, Learner, State
+from rvfl_jax.batches import where_asked
+from rvfl_jax.metrics import accuracy, kl_divergence, protocol_hits, squared_loss
+from rvfl_jax.types import Array, Carry, Learner, State
+
+# Scores are computed in at most this many widths, no finer than so many columns.
+MAX_WIDTHS = 16
+COLUMNS_APART = 8
 
 
 class Expert(NamedTuple):
-    """What the offline expert says of the test rows: (n, m) scores and probabilities."""
+    """What the offline expert says of the test rows: its loss, (n, m) probabilities."""
 
-    scores: Array
+    loss: Array
     probabilities: Array
 
 
@@ -59,8 +66,97 @@ def embed_test(learner: Learner, state: State, test: Examined | None) -> Examine
         return None
     expert = test.expert
     if expert is not None:
-        expert = Expert(jnp.mean(expert, axis=0), learner.combine(expert))
+        targets = jax.nn.one_hot(test.y, expert.shape[-1], dtype=expert.dtype)
+        loss = squared_loss(jnp.mean(expert, axis=0), targets)
+        expert = Expert(loss, learner.combine(expert))
     return test._replace(Z=learner.stream.embed(state, test.Z), expert=expert)
+
+
+def columns_met(known: int, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """(T,) how many leading columns hold every class met up to each batch.
+
+    Args:
+        known: the same before the first batch.
+        y: (T, b) columns.
+        weight: (T, b); rows of weight 0 do not count.
+    """
+    reach = np.max(np.where(weight > 0, y + 1, 0), axis=1)
+    return np.maximum(np.maximum.accumulate(reach), max(known, 1))
+
+
+def worth_following(columns: np.ndarray | None, rows: int, width: int, num_classes: int) -> bool:
+    """Whether scores are better updated at every batch than computed anew at every look.
+
+    Updates cost 2 n b (d + 2 m) flops at each of T batches, new scores 2 n d columns.
+
+    Args:
+        columns: (T,) leading columns to score, 0 where nobody looks; None for never.
+        rows: b.
+        width: d.
+        num_classes: m.
+    """
+    if columns is None:
+        return False
+    return len(columns) * rows * (width + 2 * num_classes) < width * int(columns.sum())
+
+
+def begin_to_follow(learner: Learner, carry: Carry, test: Examined | None) -> Any:
+    """What `scan_stream` follows the scores by; None where it has to compute them anew."""
+    if test is None or learner.stream.follow is None:
+        return None
+    return learner.stream.follow.begin(carry, test.Z)
+
+
+def look(
+    learner: Learner,
+    decided: Any,
+    columns: Array,
+    seen: Array,
+    test: Examined,
+    followed: Any = None,
+) -> Evaluation:
+    """Measure a decision on the test set, or give zeros where `columns` is 0.
+
+    Args:
+        learner: the method.
+        decided: what its `StreamForm.read` takes.
+        columns: scalar, how many leading columns hold every class met so far.
+        seen: (m,) classes that the learner has met.
+        test: the test set.
+        followed: of its `FollowForm`, if the scores are followed.
+    """
+
+    def measure() -> Evaluation:
+        if followed is None:
+            scores = _leading_scores(learner, decided, columns, seen.shape[0], test)
+        else:
+            assert learner.stream.follow is not None
+            scores = learner.stream.follow.read(followed, decided, test.Z)
+        return evaluate_scores(scores, seen, test, learner.combine)
+
+    return where_asked(columns > 0, measure)
+
+
+def _leading_scores(
+    learner: Learner, decided: Any, columns: Array, num_classes: int, test: Examined
+) -> Array:
+    """(L, n, m) scores; the product leaves out most columns of classes never met.
+
+    On 10,000 rows and 100 classes the whole product costs more than learning a batch.
+    """
+    widths = _widths(num_classes)
+
+    def score(width: int) -> Array:
+        scores = learner.stream.read(decided, test.Z, width)
+        return jnp.pad(scores, [(0, 0), (0, 0), (0, num_classes - width)])
+
+    at = jnp.searchsorted(jnp.asarray(widths), columns)
+    return lax.switch(at, [lambda width=width: score(width) for width in widths])
+
+
+def _widths(num_classes: int) -> list[int]:
+    apart = COLUMNS_APART * -(-num_classes // (COLUMNS_APART * MAX_WIDTHS))
+    return [*range(apart, num_classes, apart), num_classes]
 
 
 def evaluate_scores(
@@ -102,6 +198,6 @@ def _against_expert(scores: Array, probabilities: Array, test: Examined) -> tupl
         return unknown, unknown
     targets = jax.nn.one_hot(test.y, scores.shape[-1], dtype=scores.dtype)
     return (
-        regret(jnp.mean(scores, axis=0), test.expert.scores, targets),
+        squared_loss(jnp.mean(scores, axis=0), targets) - test.expert.loss,
         kl_divergence(test.expert.probabilities, probabilities),
     )

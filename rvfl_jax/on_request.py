@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from rvfl_jax.batches import Batches, met, where_asked
-from rvfl_jax.evaluation import Evaluation, Examined, embed_test, evaluate_scores
+from rvfl_jax.evaluation import Evaluation, Examined, embed_test, look
 from rvfl_jax.types import Array, Learner, State
 
 BLOCK_ROWS = 1024
@@ -26,11 +26,13 @@ class Plan(NamedTuple):
         batches: (K, g) indices; T where a block is not full.
         last: (K,) last batch of each block.
         decide: (K,) True where a decision is wanted after the block.
+        columns: (K,) see `scan_stream`, for a look at the test set then.
     """
 
     batches: np.ndarray
     last: np.ndarray
     decide: np.ndarray
+    columns: np.ndarray
 
 
 class BlockRecord(NamedTuple):
@@ -42,9 +44,12 @@ class BlockRecord(NamedTuple):
     evaluation: Evaluation | None
 
 
-def plan_blocks(wanted: np.ndarray, batch_rows: int) -> Plan:
-    """Group T batches of `batch_rows` rows; a decision after every True of `wanted` (T,)."""
-    T = len(wanted)
+def plan_blocks(columns: np.ndarray | None, num_batches: int, batch_rows: int) -> Plan:
+    """Group T batches of `batch_rows` rows; decide where `columns` (T,) asks, and at the end."""
+    T = num_batches
+    columns = np.zeros(T, int) if columns is None else columns
+    wanted = columns > 0
+    wanted[-1] = True
     ends = np.flatnonzero(wanted).tolist()
     longest = max(np.diff(ends, prepend=-1).tolist())
     size = max(1, min(-(-BLOCK_ROWS // batch_rows), longest))
@@ -57,7 +62,7 @@ def plan_blocks(wanted: np.ndarray, batch_rows: int) -> Plan:
     for row, block in zip(batches, blocks, strict=True):
         row[: len(block)] = block
     last = np.array([block[-1] for block in blocks])
-    return Plan(batches, last, np.asarray(wanted)[last])
+    return Plan(batches, last, wanted[last], columns[last])
 
 
 @partial(jax.jit, static_argnames=("learner", "num_batches"))
@@ -100,8 +105,7 @@ def scan_blocks(
             decision = form.decide(sums, *batches.after(block.last))
             evaluation = None
             if test is not None:
-                scores = learner.stream.read(decision, test.Z)
-                evaluation = evaluate_scores(scores, seen, test, learner.combine)
+                evaluation = look(learner, decision, jnp.asarray(block.columns), seen, test)
             return BlockRecord(decision.healthy, decision.residual, decision.condition, evaluation)
 
         return (sums, seen), where_asked(block.decide, decide)

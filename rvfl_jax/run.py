@@ -14,9 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rvfl_jax.batches import Batches, met, where_asked
+from rvfl_jax.batches import Batches, met
 from rvfl_jax.checks import NumericalError, positive_int, real_matrix
-from rvfl_jax.evaluation import Evaluation, Examined, embed_test, evaluate_scores
+from rvfl_jax.evaluation import (
+    Examined,
+    begin_to_follow,
+    columns_met,
+    embed_test,
+    look,
+    worth_following,
+)
 from rvfl_jax.health import WORTHLESS
 from rvfl_jax.history import History, StepRecord, build_history
 from rvfl_jax.labels import to_columns
@@ -40,9 +47,10 @@ def scan_stream(
     batches: Batches,
     *,
     num_steps: int,
-    evaluate: Array | None = None,
+    columns: Array | None = None,
     test: Examined | None = None,
-) -> tuple[Carry, Array, StepRecord]:
+    followed: Any = None,
+) -> tuple[Carry, Array, Any, StepRecord]:
     """Learn `num_steps` batches in one `lax.scan`; pure, traceable, differentiable.
 
     Args:
@@ -52,20 +60,32 @@ def scan_stream(
         batches: at least `num_steps` of them; one more, if there is one, is announced to
             the last step, which otherwise has no forward term.
         num_steps: static.
-        evaluate: (num_steps,) truth values, where to look at the test set; None is never.
+        columns: (num_steps,) where to look at the test set, and how many leading columns
+            then hold every class met; 0 is not now, None is never.
         test: the test set, or None.
+        followed: of `begin_to_follow`, or None to compute the scores of the test set anew at
+            every look.
 
     Returns:
-        The carry, the classes seen, and a `StepRecord` with a leading axis of steps.
+        The carry, the classes seen, `followed`, and a `StepRecord` with a leading axis of
+        steps.
     """
     num_classes = seen.shape[0]
 
-    def body(state: tuple[Carry, Array], t: Array) -> tuple[tuple[Carry, Array], StepRecord]:
-        carry, seen = state
+    def body(
+        state: tuple[Carry, Array, Any], t: Array
+    ) -> tuple[tuple[Carry, Array, Any], StepRecord]:
+        carry, seen, followed = state
         valid = batches.weight[t] > 0
         targets = jax.nn.one_hot(batches.y[t], num_classes)
         carry, info = learner.stream.advance(carry, targets, *batches.after(t))
         seen = met(seen, targets, valid)
+        looked = None
+        if test is not None and followed is not None:
+            assert learner.stream.follow is not None
+            followed = learner.stream.follow.advance(followed, carry, test.Z)
+        if test is not None and columns is not None:
+            looked = look(learner, carry, columns[t], seen, test, followed)
         error = jnp.sum((jnp.mean(info.guess_scores, axis=0) - targets) ** 2, axis=-1)
         record = StepRecord(
             info.k_t,
@@ -77,22 +97,13 @@ def scan_stream(
             rows=jnp.sum(valid),
             hits=jnp.sum(valid & (jnp.argmax(info.guess, axis=-1) == batches.y[t])),
             loss=jnp.sum(jnp.where(valid, error, 0.0)),
-            evaluation=look(t, carry, seen),
+            evaluation=looked,
         )
-        return (carry, seen), record
+        return (carry, seen, followed), record
 
-    def look(t: Array, carry: Carry, seen: Array) -> Evaluation | None:
-        if test is None or evaluate is None:
-            return None
-
-        def measure() -> Evaluation:
-            scores = learner.stream.read(carry, test.Z)
-            return evaluate_scores(scores, seen, test, learner.combine)
-
-        return where_asked(evaluate[t], measure)
-
-    (carry, seen), record = lax.scan(body, (carry, seen), jnp.arange(num_steps))
-    return carry, seen, record
+    start = (carry, seen, followed)
+    (carry, seen, followed), record = lax.scan(body, start, jnp.arange(num_steps))
+    return carry, seen, followed, record
 
 
 @partial(jax.jit, static_argnames=("learner", "num_features", "num_classes"))
@@ -111,12 +122,13 @@ def _finish(learner: Learner, carry: Carry) -> State:
 
 
 _embed_jit = partial(jax.jit, static_argnames="learner")(embed_test)
-_scan = partial(jax.jit, static_argnames=("learner", "num_steps"), donate_argnames="carry")(
-    scan_stream
-)
+_begin_to_follow = partial(jax.jit, static_argnames="learner")(begin_to_follow)
+_scan = partial(
+    jax.jit, static_argnames=("learner", "num_steps"), donate_argnames=("carry", "followed")
+)(scan_stream)
 
 
-@partial(jax.jit, static_argnames=("learner", "num_steps"))
+@partial(jax.jit, static_argnames=("learner", "num_steps", "follow"))
 def whole_stream(
     learner: Learner,
     state: State,
@@ -124,14 +136,23 @@ def whole_stream(
     batches: Batches,
     *,
     num_steps: int,
-    evaluate: Array | None = None,
+    columns: Array | None = None,
     test: Examined | None = None,
+    follow: bool = False,
 ) -> tuple[State, StepRecord]:
     """The whole stream as one program, test features included."""
     test = embed_test(learner, state, test)
     carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
-    carry, _, record = scan_stream(
-        learner, carry, seen, batches, num_steps=num_steps, evaluate=evaluate, test=test
+    followed = begin_to_follow(learner, carry, test) if follow else None
+    carry, _, _, record = scan_stream(
+        learner,
+        carry,
+        seen,
+        batches,
+        num_steps=num_steps,
+        columns=columns,
+        test=test,
+        followed=followed,
     )
     return learner.stream.finish(carry), record
 
@@ -251,17 +272,29 @@ def run_stream(
         if encoded is not None and schedule is not None:
             reference = _reference(learner, state, stream, encoded[0], expert, m)
             test_set = _test_set(*encoded, stream, m, reference)
+        columns = None
+        if schedule is not None:
+            met_by = columns_met(_columns_known(state), stream.y, stream.weight)
+            columns = np.where(schedule, met_by, 0)
         seen = np.zeros(m, bool)
+        follow = worth_following(columns, stream.X.shape[1], state.theta.shape[1], m)
         if not guesses and learner.stream.postponed is not None:
-            final, record = _on_request(learner, state, seen, batches, T, schedule, test_set)
+            final, record = _on_request(learner, state, seen, batches, T, columns, test_set)
         elif chunk_size is None and not progress:
             final, record = whole_stream(
-                learner, state, seen, batches, num_steps=T, evaluate=schedule, test=test_set
+                learner,
+                state,
+                seen,
+                batches,
+                num_steps=T,
+                columns=columns,
+                test=test_set,
+                follow=follow,
             )
         else:
             size = -(-T // 20) if size is None else size
             final, record = _in_chunks(
-                learner, state, seen, batches, T, min(size, T), schedule, test_set, progress
+                learner, state, seen, batches, T, min(size, T), columns, test_set, follow, progress
             )
         jax.block_until_ready(final)
     history = build_history(record, schedule, stream, test_set)
@@ -295,13 +328,11 @@ def _on_request(
     seen: Any,
     batches: Batches,
     T: int,
-    schedule: np.ndarray | None,
+    columns: np.ndarray | None,
     test: Examined | None,
 ) -> tuple[State, StepRecord]:
-    """Decide only where the schedule asks, and at the end."""
-    wanted = np.zeros(T, bool) if schedule is None else schedule.copy()
-    wanted[-1] = True
-    plan = plan_blocks(wanted, batches.X.shape[1])
+    """Decide only where the test set is looked at, and at the end."""
+    plan = plan_blocks(columns, T, batches.X.shape[1])
     final, blocks = scan_blocks(learner, state, seen, batches, plan, test, num_batches=T)
     at = plan.last[plan.decide]
 
@@ -396,6 +427,14 @@ def _check_state(state: Any, num_features: int, num_classes: int) -> None:
         )
 
 
+def _columns_known(state: Any) -> int:
+    """How many leading columns hold every class that a state can tell from the others."""
+    return (
+        int(np.max(np.flatnonzero(np.any(np.asarray(state.theta) != 0, axis=(0, 1))), initial=-1))
+        + 1
+    )
+
+
 def _in_precision(state: Any) -> Any:
     """The state with its numbers in the precision of this run."""
     dtype = jnp.result_type(float)
@@ -453,8 +492,9 @@ def _in_chunks(
     batches: Batches,
     T: int,
     size: int,
-    schedule: np.ndarray | None,
+    columns: np.ndarray | None,
     test: Examined | None,
+    follow: bool,
     progress: bool | Callable[[int, int], None],
 ) -> tuple[State, StepRecord]:
     """The stream in several calls of one compiled program.
@@ -465,13 +505,21 @@ def _in_chunks(
     carry = _begin(learner, state, batches.X[0], batches.weight[0])
     # The carry is donated, and its weights may share memory with the caller's state.
     carry = jax.tree.map(jnp.copy, carry)
+    followed = _begin_to_follow(learner, carry, test) if follow else None
     records = []
     with track(T, progress) as advance:
         for start in range(0, T, size):
             piece = jax.tree.map(partial(_window, start=start, length=size + 1), batches)
-            looks = None if schedule is None else _window(schedule, start=start, length=size)
-            carry, seen, record = _scan(
-                learner, carry, seen, piece, num_steps=size, evaluate=looks, test=test
+            looks = None if columns is None else _window(columns, start=start, length=size)
+            carry, seen, followed, record = _scan(
+                learner,
+                carry,
+                seen,
+                piece,
+                num_steps=size,
+                columns=looks,
+                test=test,
+                followed=followed,
             )
             records.append(jax.tree.map(np.asarray, record))
             advance(min(start + size, T))

@@ -63,6 +63,20 @@ class PostponedForm(NamedTuple):
     finish: Callable[..., State]
 
 
+class FollowForm(NamedTuple):
+    """How the scores of fixed rows follow a learner, instead of being computed anew.
+
+    Attributes:
+        begin: `(carry, Z) -> followed`, or None where this carry has no such way.
+        advance: `(followed, carry, Z) -> followed`, after every step.
+        read: `(followed, carry, Z) -> (L, n, m)` raw scores.
+    """
+
+    begin: Callable[..., Any]
+    advance: Callable[..., Any]
+    read: Callable[..., Array]
+
+
 class StreamForm(NamedTuple):
     """How a learner is driven along a stream, holding one announced batch in hand.
 
@@ -72,17 +86,21 @@ class StreamForm(NamedTuple):
             hand and takes the next one.
         finish: `carry -> state`.
         embed: `(state, X) -> Z`, whatever of a fixed test set need be computed only once.
-        read: `(carry, Z) -> (L, n, m)` raw scores.
+        read: `(carry, Z, columns) -> (L, n, columns)` raw scores of the leading columns, a
+            static number; columns of classes that were never met score 0.
         postponed: for streams on which decisions are rarely wanted; None where a method
             has to decide at every batch.
+        follow: for small batches and many classes, where the scores of a test set change by
+            little at each step; None where a method has no such form.
     """
 
     begin: Callable[..., Carry]
     advance: Callable[..., tuple[Carry, StepInfo]]
     finish: Callable[[Carry], State]
     embed: Callable[[State, Any], Any]
-    read: Callable[[Carry, Any], Array]
+    read: Callable[..., Array]
     postponed: PostponedForm | None = None
+    follow: FollowForm | None = None
 
 
 class Learner(NamedTuple):

@@ -70,13 +70,14 @@ def test_a_second_run_compiles_nothing():
 
 
 def test_blocks_cross_no_decision_and_leave_nothing_out():
-    wanted = np.zeros(37, bool)
-    wanted[[4, 5, 20, 36]] = True
-    plan = plan_blocks(wanted, batch_rows=200)
+    columns = np.zeros(37, int)
+    columns[[4, 5, 20, 36]] = [1, 2, 2, 3]
+    plan = plan_blocks(columns, 37, batch_rows=200)
     indices = plan.batches[plan.batches < 37]
     np.testing.assert_array_equal(indices, np.arange(37))
     assert plan.batches.shape[1] == 6
     np.testing.assert_array_equal(plan.last[plan.decide], [4, 5, 20, 36])
+    np.testing.assert_array_equal(plan.columns[plan.decide], [1, 2, 2, 3])
     for row, last in zip(plan.batches, plan.last, strict=True):
         assert row[row < 37].max() == last
 

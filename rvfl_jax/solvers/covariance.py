@@ -45,7 +45,8 @@ class Carry(NamedTuple):
     """P (d, d), Phi (d, m), and of the batch in hand what both of its uses need.
 
     G = D P (b, d), transposed against the formulas above; M (b, b); U = D Phi and
-    V = D theta (b, m); its strength k.
+    V = D theta (b, m); its strength k. C (b, m) is what the batch before left in Phi, which
+    moved by G^T C with its G.
     """
 
     P: Array
@@ -55,6 +56,7 @@ class Carry(NamedTuple):
     U: Array
     V: Array
     k: Array
+    C: Array
 
 
 def begin(readout: Readout, batch: Batch) -> Carry:
@@ -65,7 +67,7 @@ def begin(readout: Readout, batch: Batch) -> Carry:
     U = matmul(batch.D, Phi)
     # What was announced may be another batch than this one: the guess is theta's own.
     V = matmul(batch.D, readout.theta)
-    return Carry(P, Phi, G, M, U, V, readout.k)
+    return Carry(P, Phi, G, M, U, V, readout.k, jnp.zeros_like(U))
 
 
 def advance(
@@ -100,7 +102,8 @@ def advance(
         usable = usable & jnp.isfinite(k_t)
         c = jnp.where(usable, c, 0.0)
     X = inverse_factor(identity_plus(c, carry.M))
-    P, Phi, absorbed = _absorb(carry, Y, usable, X, c)
+    P, C, absorbed = _absorb(carry, Y, usable, X, c)
+    Phi = carry.Phi + matmul_tn(carry.G, C)
     G = matmul_nt(upcoming.D, P)
     M = matmul_nt(G, upcoming.D)
     U = matmul(upcoming.D, Phi)
@@ -109,7 +112,7 @@ def advance(
     if forward:
         V, k, announced = look_ahead(M, U, k)
     report = Report(k_t, k, absorbed, announced, jnp.asarray(c, k.dtype))
-    return Carry(P, Phi, G, M, U, V, k), report
+    return Carry(P, Phi, G, M, U, V, k, C), report
 
 
 def theta(carry: Carry) -> Array:
@@ -130,6 +133,28 @@ def solution(carry: Carry) -> tuple[Array, Array | float]:
     return carry.Phi, 0.0
 
 
+class Followed(NamedTuple):
+    """Scores of n fixed rows Z: S = Z Phi (n, m), and E = Z G^T (n, b) of the batch in hand."""
+
+    S: Array
+    E: Array
+
+
+def follow(carry: Carry, Z: Array) -> Followed:
+    """Begin to follow the scores of fixed rows."""
+    return Followed(matmul(Z, carry.Phi), matmul_nt(Z, carry.G))
+
+
+def follow_step(followed: Followed, carry: Carry, Z: Array) -> Followed:
+    """After a step: S <- S + E C, and E of the new batch in hand; 2 n b (d + m) flops."""
+    return Followed(followed.S + matmul(followed.E, carry.C), matmul_nt(Z, carry.G))
+
+
+def followed_scores(followed: Followed, carry: Carry) -> Array:
+    """(n, m) Z theta = S - k E V."""
+    return followed.S - matmul(followed.E, carry.k * carry.V)
+
+
 def _absorb(
     carry: Carry, Y: Array, usable: Array, X: Array, c: Array | float
 ) -> tuple[Array, Array, Array]:
@@ -138,7 +163,7 @@ def _absorb(
     X = jnp.where(healthy, X, 0.0)
     C = matmul_tn(X, jnp.where(healthy, residual, 0.0))
     S = matmul_tn(carry.G, X.T)
-    return carry.P - c * outer_square(S), carry.Phi + matmul_tn(carry.G, C), healthy
+    return carry.P - c * outer_square(S), C, healthy
 
 
 def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array | None) -> Array:
