@@ -13,7 +13,8 @@ from rvfl_jax.offline import (
     offline_edrvfl,
     separate_edrvfl,
 )
-from rvfl_jax.run import offline_scores, run_stream, scan_stream
+from rvfl_jax.run import offline_scores, run_stream
+from rvfl_jax.scan import scan_stream
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
 from rvfl_jax.strength import adaptive_k
 from rvfl_jax.types import Learner, Run, StepInfo, Stream

@@ -159,7 +159,7 @@ def edrvfl(
             "information" accumulates Gram matrices and factorises each step,
             d^2 b + d^3 / 3 flops, or only on request (`run_stream(..., guesses=False)`);
             "square_root" updates a triangular factor by QR, for devices with float32 only;
-            "auto" takes the information form when 4 b >= d, else the covariance form. All
+            "auto" takes the information form when 2 b >= d, else the covariance form. All
             give the same results as far as precision allows. The square-root form knows
             neither `cold_start="paper"` nor `adaptive_k(reuse_k=False)`.
         weight_init: a name of `rvfl_jax.network.WEIGHT_INITS` or an initializer.
@@ -367,7 +367,7 @@ def _pick_solver(name: str, features_shape: tuple[int, ...]) -> ModuleType:
     _, rows, width = features_shape
     if name == "square_root":
         return square_root
-    if name == "information" or (name == "auto" and 4 * rows >= width):
+    if name == "information" or (name == "auto" and 2 * rows >= width):
         return information
     return covariance
 

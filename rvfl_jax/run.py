@@ -1,8 +1,7 @@
-"""The one driver: a learner along a stream, compiled as one scan.
+"""The one driver of learners along streams.
 
-`scan_stream` is the pure function, for use under jit, vmap and grad. `run_stream` checks
-its inputs on the host, picks the precision, compiles, shows progress and hands back plain
-arrays.
+`run_stream` checks its inputs on the host, picks the precision, compiles, shows progress and
+hands back plain arrays; the scan itself is in `rvfl_jax.scan`.
 """
 
 from collections.abc import Callable
@@ -12,149 +11,41 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from rvfl_jax.batches import Batches, met
-from rvfl_jax.checks import NumericalError, positive_int, real_matrix
-from rvfl_jax.evaluation import (
-    Examined,
-    begin_to_follow,
-    columns_met,
-    embed_test,
-    look,
-    worth_following,
-)
+from rvfl_jax.batches import Batches
+from rvfl_jax.checks import NumericalError, positive_int
+from rvfl_jax.evaluation import Examined, columns_met, worth_following
 from rvfl_jax.health import WORTHLESS
 from rvfl_jax.history import History, StepRecord, build_history
-from rvfl_jax.labels import to_columns
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.on_request import plan_blocks, scan_blocks
 from rvfl_jax.progress import track
+from rvfl_jax.run_inputs import (
+    announce,
+    capacity_of,
+    check_expert,
+    check_features,
+    check_state,
+    columns_known,
+    encode_test,
+    schedule_of,
+)
+from rvfl_jax.scan import (
+    begin_jit,
+    begin_to_follow_jit,
+    embed_jit,
+    finish_jit,
+    init_state,
+    scan_jit,
+    whole_stream,
+)
 from rvfl_jax.stream import check_stream
-from rvfl_jax.types import Array, Carry, Learner, Run, State, Stream
+from rvfl_jax.types import Array, Learner, Run, State, Stream
 
-SCHEDULES = ("batch", "task", "never")
 REMEDY = (
     'use precision="double", or solver="square_root" where only single precision exists,'
     " a larger ridge, or features on a smaller scale"
 )
-
-
-def scan_stream(
-    learner: Learner,
-    carry: Carry,
-    seen: Array,
-    batches: Batches,
-    *,
-    num_steps: int,
-    columns: Array | None = None,
-    test: Examined | None = None,
-    followed: Any = None,
-) -> tuple[Carry, Array, Any, StepRecord]:
-    """Learn `num_steps` batches in one `lax.scan`; pure, traceable, differentiable.
-
-    Args:
-        learner: the method.
-        carry: from `learner.stream.begin` on the first batch, or from the scan before.
-        seen: (m,) classes met so far.
-        batches: at least `num_steps` of them; one more, if there is one, is announced to
-            the last step, which otherwise has no forward term.
-        num_steps: static.
-        columns: (num_steps,) where to look at the test set, and how many leading columns
-            then hold every class met; 0 is not now, None is never.
-        test: the test set, or None.
-        followed: of `begin_to_follow`, or None to compute the scores of the test set anew at
-            every look.
-
-    Returns:
-        The carry, the classes seen, `followed`, and a `StepRecord` with a leading axis of
-        steps.
-    """
-    num_classes = seen.shape[0]
-
-    def body(
-        state: tuple[Carry, Array, Any], t: Array
-    ) -> tuple[tuple[Carry, Array, Any], StepRecord]:
-        carry, seen, followed = state
-        valid = batches.weight[t] > 0
-        targets = jax.nn.one_hot(batches.y[t], num_classes)
-        carry, info = learner.stream.advance(carry, targets, *batches.after(t))
-        seen = met(seen, targets, valid)
-        looked = None
-        if test is not None and followed is not None:
-            assert learner.stream.follow is not None
-            followed = learner.stream.follow.advance(followed, carry, test.Z)
-        if test is not None and columns is not None:
-            looked = look(learner, carry, columns[t], seen, test, followed)
-        error = jnp.sum((jnp.mean(info.guess_scores, axis=0) - targets) ** 2, axis=-1)
-        record = StepRecord(
-            info.k_t,
-            info.k_next,
-            info.sigma_share,
-            info.healthy,
-            info.residual,
-            info.condition,
-            rows=jnp.sum(valid),
-            hits=jnp.sum(valid & (jnp.argmax(info.guess, axis=-1) == batches.y[t])),
-            loss=jnp.sum(jnp.where(valid, error, 0.0)),
-            evaluation=looked,
-        )
-        return (carry, seen, followed), record
-
-    start = (carry, seen, followed)
-    (carry, seen, followed), record = lax.scan(body, start, jnp.arange(num_steps))
-    return carry, seen, followed, record
-
-
-@partial(jax.jit, static_argnames=("learner", "num_features", "num_classes"))
-def _init(learner: Learner, key: Array, num_features: int, num_classes: int) -> State:
-    return learner.init(key, num_features, num_classes)
-
-
-@partial(jax.jit, static_argnames="learner")
-def _begin(learner: Learner, state: State, X: Array, weight: Array) -> Carry:
-    return learner.stream.begin(state, X, weight)
-
-
-@partial(jax.jit, static_argnames="learner")
-def _finish(learner: Learner, carry: Carry) -> State:
-    return learner.stream.finish(carry)
-
-
-_embed_jit = partial(jax.jit, static_argnames="learner")(embed_test)
-_begin_to_follow = partial(jax.jit, static_argnames="learner")(begin_to_follow)
-_scan = partial(
-    jax.jit, static_argnames=("learner", "num_steps"), donate_argnames=("carry", "followed")
-)(scan_stream)
-
-
-@partial(jax.jit, static_argnames=("learner", "num_steps", "follow"))
-def whole_stream(
-    learner: Learner,
-    state: State,
-    seen: Array,
-    batches: Batches,
-    *,
-    num_steps: int,
-    columns: Array | None = None,
-    test: Examined | None = None,
-    follow: bool = False,
-) -> tuple[State, StepRecord]:
-    """The whole stream as one program, test features included."""
-    test = embed_test(learner, state, test)
-    carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
-    followed = begin_to_follow(learner, carry, test) if follow else None
-    carry, _, _, record = scan_stream(
-        learner,
-        carry,
-        seen,
-        batches,
-        num_steps=num_steps,
-        columns=columns,
-        test=test,
-        followed=followed,
-    )
-    return learner.stream.finish(carry), record
 
 
 @partial(jax.jit, static_argnames=("learner", "num_classes"))
@@ -188,10 +79,10 @@ def offline_scores(
     if learner.fit_offline is None:
         raise ValueError("learner: expected one with fit_offline, got one without")
     check_stream(stream)
-    X_test = _check_features("X_test", X_test, stream.X.shape[-1])
-    m = _capacity(num_classes, stream)
+    X_test = check_features("X_test", X_test, stream.X.shape[-1])
+    m = capacity_of(num_classes, stream)
     with precision_scope(precision):
-        state = _init(learner, key, stream.X.shape[-1], m)
+        state = init_state(learner, key, stream.X.shape[-1], m)
         batches = Batches(stream.X, stream.y, stream.weight)
         return _finite_scores(_offline_scores(learner, state, batches, X_test, m))
 
@@ -256,25 +147,25 @@ def run_stream(
     """
     check_stream(stream)
     T, _b, s = stream.X.shape
-    m = _capacity(num_classes, stream)
-    schedule = _schedule(evaluate, stream, T)
+    m = capacity_of(num_classes, stream)
+    schedule = schedule_of(evaluate, stream, T)
     if on_failure not in ("raise", "return"):
         raise ValueError(f"on_failure: expected raise or return, got {on_failure!r}")
-    batches = _announce(Batches(stream.X, stream.y, stream.weight), lookahead)
-    encoded = None if test is None else _encode_test(test, stream, s)
+    batches = announce(Batches(stream.X, stream.y, stream.weight), lookahead)
+    encoded = None if test is None else encode_test(test, stream, s)
     size = None if chunk_size is None else positive_int("chunk_size", chunk_size)
-    _check_expert(expert, encoded, m)
+    check_expert(expert, encoded, m)
     if state is not None:
-        _check_state(state, s, m)
+        check_state(state, s, m)
     with precision_scope(precision):
-        state = _init(learner, key, s, m) if state is None else _in_precision(state)
+        state = init_state(learner, key, s, m) if state is None else _in_precision(state)
         test_set = None
         if encoded is not None and schedule is not None:
             reference = _reference(learner, state, stream, encoded[0], expert, m)
             test_set = _test_set(*encoded, stream, m, reference)
         columns = None
         if schedule is not None:
-            met_by = columns_met(_columns_known(state), stream.y, stream.weight)
+            met_by = columns_met(columns_known(state), stream.y, stream.weight)
             columns = np.where(schedule, met_by, 0)
         seen = np.zeros(m, bool)
         follow = worth_following(columns, stream.X.shape[1], state.theta.shape[1], m)
@@ -359,82 +250,6 @@ def _on_request(
     return final, StepRecord(**record)
 
 
-def _schedule(evaluate: str | int, stream: Stream, T: int) -> np.ndarray | None:
-    if evaluate == "never":
-        return None
-    if evaluate == "batch":
-        return np.ones(T, bool)
-    at = np.zeros(T, bool)
-    if evaluate == "task":
-        at[stream.task_ends[stream.task_ends >= 0]] = True
-    elif isinstance(evaluate, str):
-        raise ValueError(
-            f"evaluate: expected one of {', '.join(SCHEDULES)} or an integer, got {evaluate!r}"
-        )
-    else:
-        at[positive_int("evaluate", evaluate) - 1 :: evaluate] = True
-    at[-1] = True
-    return at
-
-
-def _announce(batches: Batches, lookahead: Any) -> Batches:
-    if lookahead is None:
-        return batches
-    _, b, s = batches.X.shape
-    rows = real_matrix("lookahead", lookahead)
-    if rows.shape[1] != s or len(rows) > b:
-        raise ValueError(f"lookahead: expected at most {b} rows of {s}, got shape {rows.shape}")
-    X = np.zeros((1, b, s), batches.X.dtype)
-    X[0, : len(rows)] = rows
-    weight = (np.arange(b) < len(rows)).astype(batches.weight.dtype)[None]
-    return Batches(
-        np.concatenate([batches.X, X]),
-        np.concatenate([batches.y, np.zeros((1, b), batches.y.dtype)]),
-        np.concatenate([batches.weight, weight]),
-    )
-
-
-def _capacity(num_classes: int | None, stream: Stream) -> int:
-    m = len(stream.classes) if num_classes is None else positive_int("num_classes", num_classes)
-    if m < len(stream.classes):
-        raise ValueError(f"num_classes: expected at least {len(stream.classes)}, got {m}")
-    return m
-
-
-def _check_features(name: str, X: Any, num_features: int) -> np.ndarray:
-    X = real_matrix(name, X)
-    if X.shape[1] != num_features:
-        raise ValueError(f"{name}: expected {num_features} features, got {X.shape[1]}")
-    return X
-
-
-def _check_expert(expert: Any, test: tuple[np.ndarray, np.ndarray] | None, m: int) -> None:
-    if isinstance(expert, str):
-        if expert != "offline":
-            raise ValueError(f"expert: expected offline, an array or None, got {expert!r}")
-    elif expert is not None and test is not None:
-        n = len(test[1])
-        if np.ndim(expert) != 3 or np.shape(expert)[1:] != (n, m):
-            raise ValueError(f"expert: expected shape (L, {n}, {m}), got {np.shape(expert)}")
-
-
-def _check_state(state: Any, num_features: int, num_classes: int) -> None:
-    fits = state.W.shape[1] - state.W.shape[2], state.theta.shape[-1]
-    if fits != (num_features, num_classes):
-        raise ValueError(
-            f"state: expected one for {num_features} features and {num_classes} classes,"
-            f" got one for {fits[0]} and {fits[1]}"
-        )
-
-
-def _columns_known(state: Any) -> int:
-    """How many leading columns hold every class that a state can tell from the others."""
-    return (
-        int(np.max(np.flatnonzero(np.any(np.asarray(state.theta) != 0, axis=(0, 1))), initial=-1))
-        + 1
-    )
-
-
 def _in_precision(state: Any) -> Any:
     """The state with its numbers in the precision of this run."""
     dtype = jnp.result_type(float)
@@ -451,14 +266,6 @@ def _finite_scores(scores: Array) -> np.ndarray:
             f"offline expert: the factorisation failed or a value overflowed. Remedy: {REMEDY}."
         )
     return np.asarray(scores)
-
-
-def _encode_test(test: tuple[Any, Any], stream: Stream, s: int) -> tuple[np.ndarray, np.ndarray]:
-    X = _check_features("test X", test[0], s)
-    y = to_columns("test y", test[1], stream.classes)
-    if len(y) != len(X):
-        raise ValueError(f"test y: expected {len(X)} labels, got {len(y)}")
-    return X, y
 
 
 def _reference(
@@ -501,17 +308,17 @@ def _in_chunks(
 
     The last chunk is filled with empty batches, which leave no trace.
     """
-    test = _embed_jit(learner, state, test)
-    carry = _begin(learner, state, batches.X[0], batches.weight[0])
+    test = embed_jit(learner, state, test)
+    carry = begin_jit(learner, state, batches.X[0], batches.weight[0])
     # The carry is donated, and its weights may share memory with the caller's state.
     carry = jax.tree.map(jnp.copy, carry)
-    followed = _begin_to_follow(learner, carry, test) if follow else None
+    followed = begin_to_follow_jit(learner, carry, test) if follow else None
     records = []
     with track(T, progress) as advance:
         for start in range(0, T, size):
             piece = jax.tree.map(partial(_window, start=start, length=size + 1), batches)
             looks = None if columns is None else _window(columns, start=start, length=size)
-            carry, seen, followed, record = _scan(
+            carry, seen, followed, record = scan_jit(
                 learner,
                 carry,
                 seen,
@@ -524,7 +331,7 @@ def _in_chunks(
             records.append(jax.tree.map(np.asarray, record))
             advance(min(start + size, T))
     record = jax.tree.map(lambda *parts: np.concatenate(parts)[:T], *records)
-    return _finish(learner, carry), record
+    return finish_jit(learner, carry), record
 
 
 def _window(array: np.ndarray, *, start: int, length: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from experiments.benchmarks.contenders import (
     torch_gram,
 )
 from experiments.benchmarks.contenders import gfdl as gfdl_contender
+from experiments.benchmarks.hard_streams import measure_ill_conditioned, measure_long_stream
 from experiments.benchmarks.problem import (
     FORWARD_K,
     RIDGE,
@@ -60,6 +61,7 @@ def all_cases(quick: bool) -> list[Case]:
         Case("agreement", {"shape": _agreement_shape()._asdict()}, _agreement),
         *_step_cases(quick),
         *_compile_cases(quick),
+        *_hard_cases(quick),
         *_evaluation_cases(quick),
         *_images_cases(quick),
         *_sweep_cases(quick),
@@ -77,11 +79,10 @@ def _step_cases(quick: bool) -> list[Case]:
     for L in (1, 5):
         shape = Shape(d=60, b=8, m=10, T=6, L=L) if quick else Shape(1500, 125, 100, 100, L)
         # The slow ones have a constant cost a step, so a part of the stream tells it.
-        few = min(shape.T, 25)
+        few = min(shape.T, 20)
         steps = dict.fromkeys(CONTENDERS, few) | {
             "ours_covariance": shape.T,
-            "ours_information": shape.T,
-            "literal_jax": shape.T if L == 1 else min(shape.T, 50),
+            "literal_jax": shape.T if L == 1 else few,
             "gemm_jax": shape.T,
         }
         steps = {name: count for name, count in steps.items() if name not in left_out}
@@ -241,6 +242,28 @@ def _literal_abstract(shape: Shape) -> tuple[Any, ...]:
     program = literal_program(shape.L, shape.d, m)
     X = _abstract(T + 1, b, shape.num_features)
     return program, W, X, _abstract(T + 1, b, m)
+
+
+# What is hard on numbers.
+
+
+def _hard_cases(quick: bool) -> list[Case]:
+    """Bars 4 and 5: nearly dependent features, and a million rows from a file."""
+    features = {"windows": 10, "window_width": 10, "enhancement_nodes": 670}
+    ill = {"dataset": "fashion-mnist", "rows_of_class": 2000, "b": 100, "num_nodes": 128}
+    long = {"num_features": 250, "num_nodes": 250, "b": 100, "m": 10, "chunk_size": 100}
+    batches = [1_000, 10_000]
+    if quick:
+        features = {"windows": 2, "window_width": 3, "enhancement_nodes": 20}
+        ill = {"dataset": "digits", "rows_of_class": 100, "b": 50, "num_nodes": 16}
+        long |= {"num_features": 10, "num_nodes": 10, "b": 5, "chunk_size": 4}
+        batches = [5, 10]
+    ill |= features | {"ridge": 2.0**-6, "weight_init": "uniform"}
+    long |= {"batches": batches}
+    return [
+        Case("bar4_ill_conditioned", ill, partial(measure_ill_conditioned, ill)),
+        Case("bar5_long_stream", long, partial(measure_long_stream, long)),
+    ]
 
 
 # Looking at the test set after every batch.
@@ -468,10 +491,11 @@ def _sweep_cases(quick: bool) -> list[Case]:
     names = ("ours_covariance", "literal_numpy", "gemm_jax") if quick else SWEPT
     cases = []
     for axis, sizes in values.items():
+        # Which form to take when is a question of b against d.
+        forms = () if quick or axis != "b" else ("ours_information", "ours_square_root")
         for size in sizes:
             shape = middle._replace(**{axis: size})
-            case = _stream_case(
-                f"sweep_{axis}_{size:04d}", shape, "single", dict.fromkeys(names, shape.T)
-            )
+            steps = dict.fromkeys((*names, *forms), shape.T)
+            case = _stream_case(f"sweep_{axis}_{size:04d}", shape, "single", steps)
             cases.append(case._replace(settings=case.settings | {"axis": axis, "value": size}))
     return cases

@@ -22,7 +22,7 @@ from experiments.benchmarks.timing import compile_timed
 from rvfl_jax.batches import Batches
 from rvfl_jax.linalg import matmul, precision_scope
 from rvfl_jax.network import features
-from rvfl_jax.run import whole_stream
+from rvfl_jax.scan import whole_stream
 
 DTYPES = {"single": "float32", "double": "float64"}
 

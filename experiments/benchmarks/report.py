@@ -21,6 +21,8 @@ COLUMNS = (
 )
 STYLES = {
     "ours_covariance": ("#0072B2", "o", "-"),
+    "ours_information": ("#56B4E9", "o", "--"),
+    "ours_square_root": ("#0072B2", "x", "--"),
     "literal_jax": ("#D55E00", "s", "-"),
     "literal_numpy": ("#E69F00", "v", "--"),
     "literal_numpy_one_thread": ("#CC79A7", "^", "--"),
@@ -28,7 +30,9 @@ STYLES = {
     "gemm_jax": ("black", ".", ":"),
 }
 LABELS = {
-    "ours_covariance": "rvfl_jax",
+    "ours_covariance": "rvfl_jax, covariance form",
+    "ours_information": "rvfl_jax, information form",
+    "ours_square_root": "rvfl_jax, square-root form",
     "literal_jax": "literal algorithm, JAX",
     "literal_numpy": "literal algorithm, NumPy",
     "literal_numpy_one_thread": "literal algorithm, NumPy, 1 thread",
@@ -122,6 +126,15 @@ def _remark(
         remarks.append(f"{rate:,.0f} samples/s on {contender['rows']} rows")
         if name != "torch_gram" and "torch_gram" in medians:
             remarks.append(f"{medians['torch_gram'] / medians[name]:.2f} times torch_gram's rate")
+    if "relative_drift" in contender:
+        remarks.append(
+            f"off the offline solution by {contender['relative_drift']:.1e},"
+            f" {contender['peak_memory_mb']:.0f} MB beside a file of {contender['file_mb']:.0f}"
+        )
+    if "points_off_offline" in contender:
+        remarks.append(f"{contender['points_off_offline']:.2f} points off")
+        first = contender["first_unhealthy_batch"]
+        remarks.append("healthy" if first is None else f"flagged at batch {first}")
     if contender.get("accuracy") is not None:
         remarks.append(f"accuracy {contender['accuracy']:.4f}")
     if contender.get("finite") is False:
@@ -149,8 +162,9 @@ def cost_figure(records: list[dict[str, Any]]) -> Figure:
         panel.grid(alpha=0.3)
     for row in panels:
         row[0].set_ylabel("ms a step")
-    handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    found = [panel.get_legend_handles_labels() for panel in panels.flat]
+    lines = {label: line for pair in found for line, label in zip(*pair, strict=True)}
+    figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 

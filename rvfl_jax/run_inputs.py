@@ -1,0 +1,101 @@
+"""What `run_stream` is given, checked on the host and brought into the scan's terms."""
+
+from typing import Any
+
+import numpy as np
+
+from rvfl_jax.batches import Batches
+from rvfl_jax.checks import positive_int, real_matrix
+from rvfl_jax.labels import to_columns
+from rvfl_jax.types import Stream
+
+SCHEDULES = ("batch", "task", "never")
+
+
+def schedule_of(evaluate: str | int, stream: Stream, T: int) -> np.ndarray | None:
+    """(T,) batches after which the test set is looked at; None for never."""
+    if evaluate == "never":
+        return None
+    if evaluate == "batch":
+        return np.ones(T, bool)
+    at = np.zeros(T, bool)
+    if evaluate == "task":
+        at[stream.task_ends[stream.task_ends >= 0]] = True
+    elif isinstance(evaluate, str):
+        raise ValueError(
+            f"evaluate: expected one of {', '.join(SCHEDULES)} or an integer, got {evaluate!r}"
+        )
+    else:
+        at[positive_int("evaluate", evaluate) - 1 :: evaluate] = True
+    at[-1] = True
+    return at
+
+
+def announce(batches: Batches, lookahead: Any) -> Batches:
+    """The batches with inputs that follow them, (b', s), as one more."""
+    if lookahead is None:
+        return batches
+    _, b, s = batches.X.shape
+    rows = real_matrix("lookahead", lookahead)
+    if rows.shape[1] != s or len(rows) > b:
+        raise ValueError(f"lookahead: expected at most {b} rows of {s}, got shape {rows.shape}")
+    X = np.zeros((1, b, s), batches.X.dtype)
+    X[0, : len(rows)] = rows
+    weight = (np.arange(b) < len(rows)).astype(batches.weight.dtype)[None]
+    return Batches(
+        np.concatenate([batches.X, X]),
+        np.concatenate([batches.y, np.zeros((1, b), batches.y.dtype)]),
+        np.concatenate([batches.weight, weight]),
+    )
+
+
+def capacity_of(num_classes: int | None, stream: Stream) -> int:
+    """m, columns of the readout."""
+    m = len(stream.classes) if num_classes is None else positive_int("num_classes", num_classes)
+    if m < len(stream.classes):
+        raise ValueError(f"num_classes: expected at least {len(stream.classes)}, got {m}")
+    return m
+
+
+def check_features(name: str, X: Any, num_features: int) -> np.ndarray:
+    """X as a real matrix of so many features, or a ValueError."""
+    X = real_matrix(name, X)
+    if X.shape[1] != num_features:
+        raise ValueError(f"{name}: expected {num_features} features, got {X.shape[1]}")
+    return X
+
+
+def check_expert(expert: Any, test: tuple[np.ndarray, np.ndarray] | None, m: int) -> None:
+    """ValueError on an expert that is no name and no (L, n, m) scores."""
+    if isinstance(expert, str):
+        if expert != "offline":
+            raise ValueError(f"expert: expected offline, an array or None, got {expert!r}")
+    elif expert is not None and test is not None:
+        n = len(test[1])
+        if np.ndim(expert) != 3 or np.shape(expert)[1:] != (n, m):
+            raise ValueError(f"expert: expected shape (L, {n}, {m}), got {np.shape(expert)}")
+
+
+def check_state(state: Any, num_features: int, num_classes: int) -> None:
+    """ValueError on a state of other shapes."""
+    fits = state.W.shape[1] - state.W.shape[2], state.theta.shape[-1]
+    if fits != (num_features, num_classes):
+        raise ValueError(
+            f"state: expected one for {num_features} features and {num_classes} classes,"
+            f" got one for {fits[0]} and {fits[1]}"
+        )
+
+
+def columns_known(state: Any) -> int:
+    """How many leading columns hold every class that a state can tell from the others."""
+    known = np.flatnonzero(np.any(np.asarray(state.theta) != 0, axis=(0, 1)))
+    return int(np.max(known, initial=-1)) + 1
+
+
+def encode_test(test: tuple[Any, Any], stream: Stream, s: int) -> tuple[np.ndarray, np.ndarray]:
+    """The test set as rows and columns."""
+    X = check_features("test X", test[0], s)
+    y = to_columns("test y", test[1], stream.classes)
+    if len(y) != len(X):
+        raise ValueError(f"test y: expected {len(X)} labels, got {len(y)}")
+    return X, y
