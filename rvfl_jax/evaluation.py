@@ -119,7 +119,7 @@ def look(
 
     Args:
         learner: the method.
-        decided: what its `StreamForm.read` takes.
+        decided: what its `StreamForm` reads.
         columns: scalar, how many leading columns hold every class met so far.
         seen: (m,) classes that the learner has met.
         test: the test set.
@@ -144,10 +144,13 @@ def _leading_scores(
 
     On 10,000 rows and 100 classes the whole product costs more than learning a batch.
     """
+    leading = learner.stream.read_leading
+    if leading is None:
+        return learner.stream.read(decided, test.Z)
     widths = _widths(num_classes)
 
     def score(width: int) -> Array:
-        scores = learner.stream.read(decided, test.Z, width)
+        scores = leading(decided, test.Z, width)
         return jnp.pad(scores, [(0, 0), (0, 0), (0, num_classes - width)])
 
     at = jnp.searchsorted(jnp.asarray(widths), columns)

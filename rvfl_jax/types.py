@@ -86,10 +86,12 @@ class StreamForm(NamedTuple):
             hand and takes the next one.
         finish: `carry -> state`.
         embed: `(state, X) -> Z`, whatever of a fixed test set need be computed only once.
-        read: `(carry, Z, columns) -> (L, n, columns)` raw scores of the leading columns, a
-            static number; columns of classes that were never met score 0.
+        read: `(carry, Z) -> (L, n, m)` raw scores.
         postponed: for streams on which decisions are rarely wanted; None where a method
             has to decide at every batch.
+        read_leading: `(carry, Z, columns) -> (L, n, columns)` raw scores of the leading
+            columns, a static number, for methods that give classes never met the score 0;
+            None for all others.
         follow: for small batches and many classes, where the scores of a test set change by
             little at each step; None where a method has no such form.
     """
@@ -100,6 +102,7 @@ class StreamForm(NamedTuple):
     embed: Callable[[State, Any], Any]
     read: Callable[..., Array]
     postponed: PostponedForm | None = None
+    read_leading: Callable[..., Array] | None = None
     follow: FollowForm | None = None
 
 
