@@ -100,7 +100,7 @@ class StreamForm(NamedTuple):
     advance: Callable[..., tuple[Carry, StepInfo]]
     finish: Callable[[Carry], State]
     embed: Callable[[State, Any], Any]
-    read: Callable[..., Array]
+    read: Callable[[Carry, Any], Array]
     postponed: PostponedForm | None = None
     read_leading: Callable[..., Array] | None = None
     follow: FollowForm | None = None

@@ -26,6 +26,7 @@ from experiments.benchmarks.problem import (
     SEED,
     Problem,
     Shape,
+    equal_classes,
     network_weights,
     random_problem,
 )
@@ -365,7 +366,7 @@ def _images_cases(quick: bool) -> list[Case]:
 
 def _measure_images(settings: Mapping[str, Any], repeats: int, progress: Progress) -> Record:
     data = load_dataset(settings["dataset"])
-    chosen = np.sort(_equal_classes(data.y_train, settings["rows_of_class"]))
+    chosen = np.sort(equal_classes(data.y_train, settings["rows_of_class"]))
     b, tasks, num_nodes = settings["b"], settings["tasks"], settings["num_nodes"]
     stream = class_incremental_stream(
         data.X_train[chosen],
@@ -451,11 +452,6 @@ def _images_outcome(name: str, result: Any, y_test: np.ndarray) -> Outcome:
         accuracy = float(np.mean(scores[0].numpy().argmax(axis=1) == y_test))
         return Outcome(accuracy, bool(np.isfinite(theta.numpy()).all()))
     return Outcome(None, None)
-
-
-def _equal_classes(y: np.ndarray, rows: int) -> np.ndarray:
-    """The first `rows` rows of every class, so that all batches are full."""
-    return np.concatenate([np.flatnonzero(y == label)[:rows] for label in np.unique(y)])
 
 
 def _problem_of(stream: Stream, num_nodes: int) -> Problem:

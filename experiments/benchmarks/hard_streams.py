@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from experiments.benchmarks.contenders import numpy_features
-from experiments.benchmarks.problem import FORWARD_K, SEED, network_weights
+from experiments.benchmarks.problem import FORWARD_K, SEED, equal_classes, network_weights
 from rvfl_jax import Stream, class_incremental_stream, edrvfl, offline_scores, run_stream
 from rvfl_jax.data import load_dataset
 
@@ -25,12 +25,7 @@ def measure_ill_conditioned(settings: Mapping[str, Any], repeats: int, say: Prog
     """Bar 4: accuracy of each precision and form beside that of the float64 offline solution."""
     del repeats
     data = load_dataset(settings["dataset"])
-    rows = np.concatenate(
-        [
-            np.flatnonzero(data.y_train == label)[: settings["rows_of_class"]]
-            for label in np.unique(data.y_train)
-        ]
-    )
+    rows = equal_classes(data.y_train, settings["rows_of_class"])
     say("features")
     encode = sparse_features(data.X_train[rows], settings)
     test = encode(data.X_test), data.y_test
@@ -74,14 +69,14 @@ def measure_ill_conditioned(settings: Mapping[str, Any], repeats: int, say: Prog
             precision=precision,
             on_failure="return",
         ).history
+        accuracy = float(history.accuracy["class_incremental"][-1])
         unhealthy = np.flatnonzero(~history.healthy.all(axis=1))
         contenders[f"{solver}_{precision}"] = {
             "steps": len(stream.X),
             "seconds": [time.perf_counter() - start],
             "precision": precision,
-            "accuracy": float(history.accuracy["class_incremental"][-1]),
-            "points_off_offline": 100
-            * abs(float(history.accuracy["class_incremental"][-1]) - offline),
+            "accuracy": accuracy,
+            "points_off_offline": 100 * abs(accuracy - offline),
             "first_unhealthy_batch": int(unhealthy[0]) if len(unhealthy) else None,
             "condition": float(history.condition[-1, 0]),
             "residual": float(history.residual[-1, 0]),

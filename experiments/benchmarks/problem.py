@@ -81,6 +81,11 @@ def random_problem(shape: Shape) -> Problem:
     return Problem(X, y, network_weights(s, shape.num_nodes, shape.L), shape.m)
 
 
+def equal_classes(y: np.ndarray, rows: int) -> np.ndarray:
+    """The first `rows` rows of every class, so that all batches are full."""
+    return np.concatenate([np.flatnonzero(y == label)[:rows] for label in np.unique(y)])
+
+
 def network_weights(num_features: int, num_nodes: int, num_layers: int) -> np.ndarray:
     """What `edrvfl(...).init(jax.random.key(SEED), ...)` draws."""
     W = init_weights(
