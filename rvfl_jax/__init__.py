@@ -3,6 +3,7 @@
 from rvfl_jax import metrics
 from rvfl_jax.checks import NumericalError
 from rvfl_jax.edrvfl import EdRVFLState, edrvfl
+from rvfl_jax.grid import random_points
 from rvfl_jax.history import History
 from rvfl_jax.labels import one_hot
 from rvfl_jax.learner import make_learner
@@ -13,10 +14,13 @@ from rvfl_jax.offline import (
     offline_edrvfl,
     separate_edrvfl,
 )
+from rvfl_jax.prequential import prequential_loss, prequential_losses
 from rvfl_jax.run import offline_scores, run_stream
 from rvfl_jax.scan import scan_stream
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
 from rvfl_jax.strength import adaptive_k
+from rvfl_jax.sweep import sweep
+from rvfl_jax.sweep_result import Sweep
 from rvfl_jax.types import Learner, Run, StepInfo, Stream
 
 __version__ = "0.1.0"
@@ -29,6 +33,7 @@ __all__ = [
     "Run",
     "StepInfo",
     "Stream",
+    "Sweep",
     "adaptive_k",
     "by_task",
     "class_incremental_stream",
@@ -43,7 +48,11 @@ __all__ = [
     "offline_scores",
     "one_hot",
     "pad_batches",
+    "prequential_loss",
+    "prequential_losses",
+    "random_points",
     "run_stream",
     "scan_stream",
     "separate_edrvfl",
+    "sweep",
 ]

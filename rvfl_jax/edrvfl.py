@@ -28,6 +28,7 @@ from rvfl_jax.learner import (
     check_batch,
     check_inputs,
     combiner,
+    describe,
     info_values,
     values,
 )
@@ -43,7 +44,7 @@ from rvfl_jax.network import (
 from rvfl_jax.offline import gram_and_moment
 from rvfl_jax.postponed import from_sums, postponed_form
 from rvfl_jax.solvers import covariance, information, square_root
-from rvfl_jax.solvers.contract import Batch, Readout
+from rvfl_jax.solvers.contract import Batch, Readout, Report
 from rvfl_jax.strength import (
     ConstantK,
     Strength,
@@ -131,6 +132,7 @@ def edrvfl(
     cold_start: str = "exact",
     solver: str = "auto",
     weight_init: str | Initializer = "lecun_uniform",
+    weight_scale: Array | float = 1.0,
     ensemble: str = "mean",
 ) -> Learner:
     """Online ensemble deep RVFL with forward regularisation (-R, -F, -kF, -kF-Bayes).
@@ -163,6 +165,8 @@ def edrvfl(
             give the same results as far as precision allows. The square-root form knows
             neither `cold_start="paper"` nor `adaptive_k(reuse_k=False)`.
         weight_init: a name of `rvfl_jax.network.WEIGHT_INITS` or an initializer.
+        weight_scale: > 0, factor on the random weights, which is the gain before each
+            activation; a scalar or (L,), may be traced.
         ensemble: "mean" or "median" of the sub-learners' softmax.
 
     Returns:
@@ -185,6 +189,7 @@ def edrvfl(
         )
     g = resolve_activation(activation)
     resolve_weight_init(weight_init)
+    weight_scale = per_layer("weight_scale", weight_scale, layers, minimum=0.0, strict=True)
     combine_scores = combiner(ensemble)
     pick_solver = partial(_pick_solver, solver)
 
@@ -194,6 +199,7 @@ def edrvfl(
         W = init_weights(
             key, num_layers=layers, num_features=s, num_nodes=nodes, weight_init=weight_init
         )
+        W *= jnp.broadcast_to(jnp.asarray(weight_scale, W.dtype), (layers,))[:, None, None]
         theta = jnp.zeros((layers, nodes + s, m), W.dtype)
         ridges = jnp.broadcast_to(jnp.asarray(ridge, W.dtype), (layers,))
         eye = jnp.eye(nodes + s, dtype=W.dtype)
@@ -201,7 +207,7 @@ def edrvfl(
         none = jnp.zeros(layers, W.dtype)
         learned = jnp.zeros((), jnp.int32)
         own_key = key if is_random(strength) else None
-        ledger = jax.vmap(lambda r: empty_ledger(r, nodes + s, m))(ridges)
+        ledger = jax.vmap(lambda r: empty_ledger(r, nodes + s, m))(lax.stop_gradient(ridges))
         root = None
         if solver == "square_root":
             root = jnp.sqrt(ridges)[:, None, None] * eye
@@ -253,19 +259,19 @@ def edrvfl(
         moved, report = jax.vmap(advance_one)(
             carry.solver, batch.D, usable, upcoming.D, per_learner, step_keys
         )
-        ledger = jax.vmap(enter, in_axes=(0, 0, 0, None, 0, 0))(
-            carry.ledger, batch.D, batch.probe, Y, report.weight, report.absorbed
-        )
-        gap = jax.vmap(_residual)(moved, ledger, upcoming.probe)
+        # Diagnostics have no derivatives: they would cost memory, and norms have none at 0.
+        watched = lax.stop_gradient((moved, batch, Y, report, upcoming.probe))
+        ledger = _enter(carry.ledger, *watched[1:4])
+        gap = jax.vmap(_residual)(watched[0], ledger, watched[4])
         info = StepInfo(
             guess=combine_scores(guess_scores),
             guess_scores=guess_scores,
             k_t=report.k_t,
             k_next=report.k_next,
-            sigma_share=sigma_share(per_learner, report.k_next),
+            sigma_share=lax.stop_gradient(sigma_share(per_learner, report.k_next)),
             healthy=report.absorbed & report.announced & upcoming.finite & (gap <= WORTHLESS),
             residual=gap,
-            condition=ledger.trace / jnp.asarray(ridge, dtype),
+            condition=ledger.trace / lax.stop_gradient(jnp.asarray(ridge, dtype)),
         )
         learned = carry.num_learned + jnp.any(batch.valid)
         rest = carry.rest._replace(here=carry.rest.here & ~jnp.any(upcoming.valid))
@@ -343,6 +349,19 @@ def edrvfl(
             follow=FollowForm(_follow, _follow_step, _followed_scores),
         ),
         fit_offline=fit_offline,
+        description=describe(
+            "edrvfl",
+            num_layers=layers,
+            num_nodes=nodes,
+            ridge=ridge,
+            k=strength.k if isinstance(strength, ConstantK) else strength,
+            activation=activation,
+            cold_start=cold_start,
+            solver=solver,
+            weight_init=weight_init,
+            weight_scale=weight_scale,
+            ensemble=ensemble,
+        ),
     )
 
 
@@ -384,6 +403,12 @@ def _unweighted(batch: InHand, scores: Array) -> Array:
     """(L, b, m) scores of the rows as they came; 0 in padding."""
     scale = jnp.where(batch.valid, 1.0 / jnp.where(batch.valid, batch.root, 1.0), 0.0)
     return scale[:, None] * scores
+
+
+def _enter(ledger: Ledger, batch: InHand, Y: Array, report: Report) -> Ledger:
+    return jax.vmap(enter, in_axes=(0, 0, 0, None, 0, 0))(
+        ledger, batch.D, batch.probe, Y, report.weight, report.absorbed
+    )
 
 
 def _residual(solver_carry: Any, ledger: Ledger, probe_next: Array) -> Array:

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import one_of, shape
+from rvfl_jax.checks import is_traced, one_of, shape
 from rvfl_jax.linalg import scope_of
 from rvfl_jax.types import Array, Learner, State, StepInfo, StreamForm
 
@@ -57,7 +57,11 @@ def as_program(
         for_people: applies to the result what it should do to all that is not a state, as
             `values` and `info_values` below; None leaves the result as it is.
     """
-    compiled = jax.jit(function)
+
+    @cache
+    def compiled() -> Callable[..., Any]:
+        # Making one takes a millisecond, and few learners of a sweep are ever called.
+        return jax.jit(function)
 
     @wraps(function)
     def call(state: State, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +69,7 @@ def as_program(
         args = tuple(np.asarray(a) if isinstance(a, list | tuple) else a for a in args)
         scope = scope_of(state.theta)
         with scope:
-            result = compiled(state, *args, **kwargs)
+            result = compiled()(state, *args, **kwargs)
             narrow = for_people is not None and not isinstance(scope, nullcontext)
             return for_people(result) if for_people and narrow else result
 
@@ -107,6 +111,19 @@ def check_inputs(state: State, X: Any) -> None:
     shape("X", X, (None, state.W.shape[1] - state.W.shape[2]), "(n, num_features)")
 
 
+def describe(name: str, **options: Any) -> str:
+    """`name(option=value, ...)` with arrays as lists, for records; traced values say so."""
+
+    def word(value: Any) -> str:
+        if is_traced(value):
+            return "traced"
+        if isinstance(value, np.ndarray | jax.Array | np.generic):
+            return repr(np.asarray(value).tolist())
+        return getattr(value, "__name__", None) or repr(value)
+
+    return f"{name}({', '.join(f'{option}={word(value)}' for option, value in options.items())})"
+
+
 def make_learner(
     init: Callable[..., State],
     step: Callable[..., tuple[State, StepInfo]],
@@ -114,6 +131,7 @@ def make_learner(
     *,
     combine: Callable[[Array], Array],
     fit_offline: Callable[..., State] | None = None,
+    description: str = "",
 ) -> Learner:
     """A `Learner` from a plain step, which is scanned with one batch held back.
 
@@ -123,6 +141,7 @@ def make_learner(
         scores: `(state, X) -> (L, n, m)`.
         combine: see `combiner`.
         fit_offline: the hindsight expert, if the method has one.
+        description: see `Learner`.
     """
 
     def advance(
@@ -147,4 +166,5 @@ def make_learner(
             read=lambda carry, Z: scores(carry.state, Z),
         ),
         fit_offline=fit_offline,
+        description=description,
     )

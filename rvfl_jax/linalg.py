@@ -24,7 +24,9 @@ PRECISIONS = ("double", "single")
 # of this size wakes BLAS threads that go on spinning for tens of milliseconds afterwards and
 # take the cores from XLA's products. At d = 1500, b = 125 that doubled the time of a step.
 SMALL = 512
-LEAF = 32
+# Rows at which its halving stops: loops over few large columns suit one matrix, many products
+# of small blocks suit a batch of matrices.
+LEAF, BATCHED_LEAF = 32, 8
 
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
@@ -77,18 +79,22 @@ def scope_of(array: Array) -> AbstractContextManager[Any]:
     return jax.enable_x64(True) if needed else nullcontext()
 
 
-def _one_by_one(function: Callable[..., Array]) -> Callable[..., Array]:
+def _one_by_one(function: Callable[..., Any], outputs: Any = True) -> Callable[..., Any]:
     """`function`, whose vmap on CPU is a loop of single LAPACK calls.
 
     A batched LAPACK kernel of jaxlib (seen in 0.10.2) waits, on a thread of XLA's pool, for
     work that it has put into the same pool. Two of them at once on a machine of few cores
     wait for ever. A single call does not use the pool; OpenBLAS threads it where it is
     large. Accelerators keep their batched kernels.
+
+    Args:
+        function: of matrices.
+        outputs: True for each of its results, in their structure.
     """
     single = custom_vmap(function)
 
     @single.def_vmap
-    def rule(axis_size: int, in_batched: list[bool], *args: Array) -> tuple[Array, bool]:
+    def rule(axis_size: int, in_batched: list[bool], *args: Array) -> tuple[Any, Any]:
         del axis_size
         batched = [x for x, is_batched in zip(args, in_batched, strict=True) if is_batched]
 
@@ -98,9 +104,9 @@ def _one_by_one(function: Callable[..., Array]) -> Callable[..., Array]:
             return single(*[next(rest) if is_batched else x for x, is_batched in pairs])
 
         if jax.default_backend() == "cpu":
-            return lax.map(call, batched), True
+            return lax.map(call, batched), outputs
         axes = [0 if is_batched else None for is_batched in in_batched]
-        return jax.vmap(function, in_axes=axes)(*args), True
+        return jax.vmap(function, in_axes=axes)(*args), outputs
 
     return single
 
@@ -109,6 +115,11 @@ _lapack_cholesky = _one_by_one(partial(lax.linalg.cholesky, symmetrize_input=Fal
 _lapack_lower = _one_by_one(partial(lax.linalg.triangular_solve, left_side=True, lower=True))
 _lapack_upper = _one_by_one(
     partial(lax.linalg.triangular_solve, left_side=True, lower=True, transpose_a=True)
+)
+
+
+_lapack_eigh = _one_by_one(
+    lambda A: tuple(reversed(lax.linalg.eigh(A, symmetrize_input=False))), (True, True)
 )
 
 
@@ -178,7 +189,7 @@ def inverse_factor(A: Array) -> Array:
     if A.shape[0] > SMALL:
         return _inverse_factor_by_lapack(A)
     return lax.platform_dependent(
-        A, cpu=_inverse_factor_by_blocks, default=_inverse_factor_by_lapack
+        A, cpu=_one_by_blocks, default=_inverse_factor_by_lapack
     )
 
 
@@ -194,15 +205,27 @@ def _inverse_factor_by_lapack(A: Array) -> Array:
     return _lower_inverse(_lapack_cholesky(A))
 
 
-def _inverse_factor_by_blocks(A: Array) -> Array:
+@custom_vmap
+def _one_by_blocks(A: Array) -> Array:
+    return _inverse_factor_by_blocks(A, LEAF if A.shape[0] <= 256 else 2 * LEAF)
+
+
+@_one_by_blocks.def_vmap
+def _many_by_blocks(axis_size: int, in_batched: list[bool], A: Array) -> tuple[Array, bool]:
+    del axis_size, in_batched
+    leaf = BATCHED_LEAF if A.shape[-1] > 2 * BATCHED_LEAF else 2 * BATCHED_LEAF
+    return jax.vmap(partial(_inverse_factor_by_blocks, leaf=leaf))(A), True
+
+
+def _inverse_factor_by_blocks(A: Array, leaf: int) -> Array:
     """Of [[A11, .], [A21, A22]]: X11, then X22 of the Schur complement, and X21 between."""
     size = A.shape[0]
-    if size <= (LEAF if size <= 256 else 2 * LEAF):
+    if size <= leaf:
         return _inverse_factor_by_columns(A)
     half = (size // 2 + 7) // 8 * 8
-    X_11 = _inverse_factor_by_blocks(A[:half, :half])
+    X_11 = _inverse_factor_by_blocks(A[:half, :half], leaf)
     R_21 = matmul_nt(A[half:, :half], X_11)
-    X_22 = _inverse_factor_by_blocks(A[half:, half:] - matmul_nt(R_21, R_21))
+    X_22 = _inverse_factor_by_blocks(A[half:, half:] - matmul_nt(R_21, R_21), leaf)
     X_21 = -matmul(X_22, matmul(R_21, X_11))
     upper = jnp.zeros((half, size - half), A.dtype)
     return jnp.block([[X_11, upper], [X_21, X_22]])
@@ -234,6 +257,62 @@ def is_factor(X: Array) -> Array:
 def factor_solve(X: Array, B: Array) -> Array:
     """A^-1 B = X^T X B for X of `inverse_factor(A)`."""
     return matmul_tn(X, matmul(X, B))
+
+
+@jax.custom_jvp
+def shifted_solve(M: Array, k: Array, B: Array) -> Array:
+    """(I + k M)^-1 B for symmetric M (p, p), scalar k and B (p, q); NaN where that fails.
+
+    A sweep over k factorises M once: under a vmap of k alone the solution comes from the
+    eigenvectors of M, at 2 p^2 q flops for each k.
+    """
+    return _shifted_solve(M, jnp.asarray(k, M.dtype), B)
+
+
+@shifted_solve.defjvp
+def _shifted_solve_jvp(
+    primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
+) -> tuple[Array, Array]:
+    """With (I + k M) V = B:  dV = (I + k M)^-1 (dB - (dk M + k dM) V)."""
+    (M, k, _), (dM, dk, dB) = primals, tangents
+    V = shifted_solve(*primals)
+    X = inverse_factor(identity_plus(k, M))
+    return V, factor_solve(X, dB - matmul(dk * M + k * symmetrise(dM), V))
+
+
+@custom_vmap
+def _shifted_solve(M: Array, k: Array, B: Array) -> Array:
+    """Leading axes that all three have are solved side by side."""
+
+    def solve(M: Array, k: Array, B: Array) -> Array:
+        X = inverse_factor(identity_plus(k, M))
+        return jnp.where(is_factor(X), factor_solve(X, B), jnp.nan)
+
+    for _ in range(M.ndim - 2):
+        solve = jax.vmap(solve)
+    return solve(M, k, B)
+
+
+@_shifted_solve.def_vmap
+def _shifted_solve_rule(
+    axis_size: int, in_batched: list[bool], M: Array, k: Array, B: Array
+) -> tuple[Array, bool]:
+    M_batched, k_batched, _ = in_batched
+    if M_batched or not k_batched:
+        # Side by side, and still one call, so that an outer vmap of k alone is seen as such.
+        every = [
+            x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape))
+            for x, is_batched in zip((M, k, B), in_batched, strict=True)
+        ]
+        return _shifted_solve(*every), True
+    eigh = _lapack_eigh
+    for _ in range(M.ndim - 2):
+        eigh = jax.vmap(eigh)
+    values, vectors = eigh(M)
+    rotated = matmul(jnp.swapaxes(vectors, -1, -2), B)
+    stretch = 1.0 + k[..., None] * values
+    sound = jnp.all(jnp.isfinite(stretch) & (stretch > 0), axis=-1)[..., None, None]
+    return jnp.where(sound, matmul(vectors, rotated / stretch[..., None]), jnp.nan), True
 
 
 def _lower_inverse(R: Array) -> Array:

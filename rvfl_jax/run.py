@@ -28,6 +28,7 @@ from rvfl_jax.run_inputs import (
     check_state,
     columns_known,
     encode_test,
+    examined,
     schedule_of,
 )
 from rvfl_jax.scan import (
@@ -162,7 +163,7 @@ def run_stream(
         test_set = None
         if encoded is not None and schedule is not None:
             reference = _reference(learner, state, stream, encoded[0], expert, m)
-            test_set = _test_set(*encoded, stream, m, reference)
+            test_set = examined(*encoded, stream, m, reference)
         columns = None
         if schedule is not None:
             met_by = columns_met(columns_known(state), stream.y, stream.weight)
@@ -282,14 +283,6 @@ def _reference(
         batches = Batches(stream.X, stream.y, stream.weight)
         return _finite_scores(_offline_scores(learner, state, batches, X_test, m))
     return expert
-
-
-def _test_set(X: np.ndarray, y: np.ndarray, stream: Stream, m: int, reference: Any) -> Examined:
-    spare = m - len(stream.classes)
-    # Columns that no class has claimed belong to no task.
-    class_task = np.pad(stream.class_task, (0, spare), constant_values=-1)
-    rows = np.bincount(stream.class_task[y], minlength=stream.num_tasks)
-    return Examined(X, y, class_task, rows.astype(np.float32), reference)
 
 
 def _in_chunks(

@@ -6,6 +6,7 @@ import numpy as np
 
 from rvfl_jax.batches import Batches
 from rvfl_jax.checks import positive_int, real_matrix
+from rvfl_jax.evaluation import Examined
 from rvfl_jax.labels import to_columns
 from rvfl_jax.types import Stream
 
@@ -99,3 +100,12 @@ def encode_test(test: tuple[Any, Any], stream: Stream, s: int) -> tuple[np.ndarr
     if len(y) != len(X):
         raise ValueError(f"test y: expected {len(X)} labels, got {len(y)}")
     return X, y
+
+
+def examined(X: np.ndarray, y: np.ndarray, stream: Stream, m: int, reference: Any) -> Examined:
+    """The test set as the scan takes it, for a readout of m columns."""
+    spare = m - len(stream.classes)
+    # Columns that no class has claimed belong to no task.
+    class_task = np.pad(stream.class_task, (0, spare), constant_values=-1)
+    rows = np.bincount(stream.class_task[y], minlength=stream.num_tasks)
+    return Examined(X, y, class_task, rows.astype(np.float32), reference)

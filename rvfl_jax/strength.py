@@ -131,7 +131,7 @@ def estimate_k(strength: AdaptiveK, Q: Array, valid: Array, key: Array | None) -
     if strength.estimator == "inverse_trace":
         k = strength.kappa * rows / inverse_trace(Q, valid, strength.sigma)
     elif strength.estimator == "trace":
-        k = strength.kappa * jnp.trace(Q) / rows
+        k = strength.kappa * jnp.trace(Q) / jnp.maximum(rows, 1)
     else:
         assert key is not None
         row = jax.random.categorical(key, jnp.where(valid, 0.0, -jnp.inf))

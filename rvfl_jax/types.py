@@ -121,6 +121,7 @@ class Learner(NamedTuple):
             random features; None where a method has none.
         consolidate: `state -> state`, called at a known task boundary; the identity for
             methods that need none.
+        description: the method and its configuration in words, for records.
     """
 
     init: Callable[..., State]
@@ -131,6 +132,7 @@ class Learner(NamedTuple):
     stream: StreamForm
     fit_offline: Callable[..., State] | None = None
     consolidate: Callable[[State], State] = lambda state: state
+    description: str = ""
 
 
 class Stream(NamedTuple):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from rvfl_jax.linalg import factor_solve, identity_plus, inverse_factor, is_factor, is_finite
+from rvfl_jax.linalg import is_finite, shifted_solve
 from rvfl_jax.types import Array
 
 
@@ -69,9 +69,8 @@ def look_ahead(M: Array, U: Array, k: Array) -> tuple[Array, Array, Array]:
     Returns:
         V and k, and whether they are sound; U and 0, no forward term, where they are not.
     """
-    X = inverse_factor(identity_plus(k, M))
-    V = factor_solve(X, U)
-    healthy = is_factor(X) & is_finite(V)
+    V = shifted_solve(M, k, U)
+    healthy = is_finite(V)
     return jnp.where(healthy, V, U), jnp.where(healthy, k, 0.0), healthy
 
 

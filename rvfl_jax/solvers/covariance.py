@@ -28,6 +28,7 @@ from rvfl_jax.linalg import (
     matmul_nt,
     matmul_tn,
     outer_square,
+    shifted_solve,
     symmetrise,
 )
 from rvfl_jax.solvers.contract import Batch, Readout, Report, look_ahead, strength_or_none
@@ -172,8 +173,8 @@ def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array
         return jnp.asarray(strength.k, carry.k.dtype)
     if not estimates(strength):
         return carry.k
-    X_k = inverse_factor(identity_plus(carry.k, carry.M))
-    return estimate_k(strength, symmetrise(factor_solve(X_k, carry.M)), batch.valid, key)
+    Q = symmetrise(shifted_solve(carry.M, carry.k, carry.M))
+    return estimate_k(strength, Q, batch.valid, key)
 
 
 def _strength_announced(
@@ -194,8 +195,7 @@ def _strength_announced(
     if isinstance(strength, ConstantK):
         return strength_or_none(jnp.asarray(strength.k, carry.k.dtype), upcoming)
     C = matmul_nt(upcoming.D, carry.G)
-    X_k = inverse_factor(identity_plus(carry.k, carry.M))
-    inner = factor_solve(X, factor_solve(X_k, C.T))
+    inner = shifted_solve(carry.M, carry.k, factor_solve(X, C.T))
     return estimate_k(
         strength, symmetrise(M + (c - carry.k) * matmul(C, inner)), upcoming.valid, key
     )

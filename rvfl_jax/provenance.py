@@ -1,0 +1,73 @@
+"""What a result depends on: key, configuration, versions, device, data."""
+
+import hashlib
+import platform
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+import numpy as np
+
+from rvfl_jax.types import Array, Learner, Stream
+
+PACKAGES = ("rvfl-jax", "jax", "jaxlib", "numpy")
+
+
+def provenance(
+    learner: Learner, stream: Stream | Sequence[Stream], key: Array, precision: str
+) -> dict[str, Any]:
+    """A plain dict that goes into JSON: same contents, same results to the last bit.
+
+    Args:
+        learner: the method; it describes itself in `Learner.description`.
+        stream: one, or several.
+        key: PRNG key of the random features.
+        precision: "double" or "single".
+    """
+    streams = [stream] if isinstance(stream, Stream) else list(stream)
+    return {
+        "learner": learner.description,
+        "key": _key_data(key),
+        "precision": precision,
+        "data": [fingerprint(one) for one in streams],
+        "versions": versions(),
+        "python": platform.python_version(),
+        "device": device(),
+    }
+
+
+def fingerprint(stream: Stream) -> str:
+    """SHA-256 of what a learner sees of a stream: dtypes, shapes and bytes of X, y and weight."""
+    digest = hashlib.sha256()
+    for array in (stream.X, stream.y, stream.weight):
+        array = np.asarray(array)
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        for batch in array:
+            digest.update(np.ascontiguousarray(batch).view(np.uint8))
+    return digest.hexdigest()
+
+
+@cache
+def versions() -> dict[str, str | None]:
+    """Of the packages that decide numbers; None for one that is not installed."""
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def device() -> dict[str, Any]:
+    """Kind, platform and number of the devices."""
+    first = jax.devices()[0]
+    return {"platform": first.platform, "kind": first.device_kind, "count": jax.device_count()}
+
+
+def _key_data(key: Array) -> dict[str, Any]:
+    typed = jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key)
+    data = jax.random.key_data(key) if typed else key
+    return {"impl": str(jax.random.key_impl(key)) if typed else "raw", "data": data.tolist()}

@@ -1,0 +1,183 @@
+"""What a sweep leaves behind: labelled NumPy arrays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from rvfl_jax.checks import one_of
+from rvfl_jax.grid import POINT, SEED, STREAM, Axis
+
+# Averaged over when configurations are compared: they are circumstances, not choices.
+CIRCUMSTANCES = (SEED, STREAM)
+# Criteria that need no test data, and whether more is better.
+CRITERIA = {"prequential_loss": False, "prequential_accuracy": True}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Results of `sweep`; every array begins with one dimension for each of `axes`.
+
+    T batches, E looks at the test set, L sub-learners, Q tasks; "..." are the axes.
+
+    Attributes:
+        axes: names, in the order of the grid.
+        coords: axis to its values; row numbers for the axes "point" and "stream".
+        points: of the axis "point", what was handed to `make_learner`; else empty.
+        healthy: (...,) False where arithmetic failed at any batch.
+        prequential_loss: (...,) squared error of the guesses, mean over all rows of the
+            stream; infinite where the run is not healthy.
+        prequential_accuracy: (...,) of the guesses over all rows; 0 where not healthy.
+        loss: (..., T) squared error of the guess on each batch, mean over its rows.
+        k_next: (..., T, L) strength put on the announced batch.
+        evaluated: (E,) batches after which the test set was looked at.
+        accuracy: protocol to (..., E); empty without a test set.
+        task_accuracy: protocol to (..., E, Q).
+        learner_accuracy: (..., E, L).
+        provenance: see `rvfl_jax.provenance`; of the learner at the first point.
+    """
+
+    axes: tuple[str, ...]
+    coords: dict[str, Any]
+    points: tuple[dict[str, Any], ...]
+    healthy: np.ndarray
+    prequential_loss: np.ndarray
+    prequential_accuracy: np.ndarray
+    loss: np.ndarray
+    k_next: np.ndarray
+    evaluated: np.ndarray
+    accuracy: dict[str, np.ndarray]
+    task_accuracy: dict[str, np.ndarray]
+    learner_accuracy: np.ndarray
+    provenance: dict[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self.healthy.shape
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        """An array of the axes' shape, averaged over "seed" and "stream"."""
+        return values.mean(axis=tuple(i for i, a in enumerate(self.axes) if a in CIRCUMSTANCES))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The axes that are chosen among: all but "seed" and "stream"."""
+        return tuple(axis for axis in self.axes if axis not in CIRCUMSTANCES)
+
+    def best(self, criterion: str = "prequential_loss") -> dict[str, Any]:
+        """What to hand to `make_learner`: the best choice, averaged over seeds and streams.
+
+        Args:
+            criterion: "prequential_loss" or "prequential_accuracy"; neither sees test data.
+
+        Raises:
+            ValueError: if no configuration stayed healthy, or on another criterion.
+        """
+        return self.ranking(criterion)[0][0]
+
+    def ranking(self, criterion: str = "prequential_loss") -> list[tuple[dict[str, Any], float]]:
+        """All choices that stayed healthy with their criterion, the best first."""
+        one_of("criterion", criterion, CRITERIA)
+        values = np.asarray(self.mean(getattr(self, criterion)))
+        healthy = np.asarray(self.mean(self.healthy) == 1)
+        if not healthy.any():
+            raise ValueError("sweep: expected a configuration that stayed healthy, got none")
+        order = np.argsort(-values if CRITERIA[criterion] else values, axis=None, kind="stable")
+        places = [np.unravel_index(at, values.shape) for at in order]
+        return [(self.point(place), float(values[place])) for place in places if healthy[place]]
+
+    def point(self, place: Sequence[Any]) -> dict[str, Any]:
+        """What `make_learner` got at these positions along `choices`."""
+        chosen: dict[str, Any] = {}
+        for axis, at in zip(self.choices, place, strict=True):
+            chosen |= self.points[at] if axis == POINT else {axis: self.coords[axis][at]}
+        return {n: v.item() if isinstance(v, np.generic) else v for n, v in chosen.items()}
+
+    def to_xarray(self) -> Any:
+        """The same as an `xarray.Dataset`; needs the package xarray."""
+        import xarray
+
+        rest = {"loss": ("batch",), "k_next": ("batch", "learner")}
+        data = {
+            name: ((*self.axes, *rest.get(name, ())), getattr(self, name))
+            for name in ("healthy", *CRITERIA, *rest)
+        }
+        for protocol, values in self.accuracy.items():
+            data[f"accuracy_{protocol}"] = ((*self.axes, "look"), values)
+            data[f"task_accuracy_{protocol}"] = (
+                (*self.axes, "look", "task"),
+                self.task_accuracy[protocol],
+            )
+        coords: dict[str, Any] = {}
+        for axis, values in self.coords.items():
+            extra = (f"{axis}_layer",) if np.ndim(values) > 1 else ()
+            coords[f"{axis}_values" if extra else axis] = ((axis, *extra), values)
+        for name in self.points[0] if self.points else ():
+            values = np.array([point[name] for point in self.points])
+            coords[name] = ((POINT, *(f"{name}_layer",) * (values.ndim - 1)), values)
+        if self.accuracy:
+            coords["look"] = self.evaluated
+        return xarray.Dataset(data, coords)
+
+
+def build_sweep(
+    axes: list[Axis],
+    parts: list[tuple[list[np.ndarray], Any]],
+    schedule: np.ndarray | None,
+    provenance: Mapping[str, Any],
+) -> Sweep:
+    """Put chunks together.
+
+    Args:
+        axes: of the grid.
+        parts: places of every axis, and what was kept there.
+        schedule: (T,) where the test set was looked at, or None.
+        provenance: see `Sweep`.
+    """
+    shape = tuple(axis.size for axis in axes)
+
+    def joined(*leaves: np.ndarray) -> np.ndarray:
+        whole = np.empty((*shape, *leaves[0].shape[len(shape) :]), leaves[0].dtype)
+        for (places, _), leaf in zip(parts, leaves, strict=True):
+            whole[np.ix_(*places)] = leaf
+        return whole
+
+    kept = jax.tree.map(joined, *[part for _, part in parts])
+    rows = kept.rows.sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        loss = np.where(kept.healthy, kept.loss.sum(axis=-1) / rows, np.inf)
+        accuracy = np.where(kept.healthy, kept.hits.sum(axis=-1) / rows, 0.0)
+        each = kept.loss / kept.rows
+    looks = np.zeros(0, int) if schedule is None else np.flatnonzero(schedule)
+
+    def looked(values: np.ndarray) -> np.ndarray:
+        return np.take(values, looks, axis=len(shape))
+
+    seen = None if kept.evaluation is None else jax.tree.map(looked, kept.evaluation)
+    points = [axis for axis in axes if axis.name == POINT]
+    return Sweep(
+        axes=tuple(axis.name for axis in axes),
+        coords={axis.name: _coordinates(axis) for axis in axes},
+        points=tuple(points[0].at(i) for i in range(points[0].size)) if points else (),
+        healthy=kept.healthy,
+        prequential_loss=loss,
+        prequential_accuracy=accuracy,
+        loss=each,
+        k_next=kept.k_next,
+        evaluated=looks,
+        accuracy={} if seen is None else seen.accuracy,
+        task_accuracy={} if seen is None else seen.task_accuracy,
+        learner_accuracy=np.zeros((*shape, 0)) if seen is None else seen.learner_accuracy,
+        provenance=dict(provenance),
+    )
+
+
+def _coordinates(axis: Axis) -> Any:
+    if axis.name == POINT:
+        return np.arange(axis.size)
+    if axis.numbers:
+        return axis.numbers[axis.name]
+    return np.array(axis.constants[axis.name], dtype=object)
