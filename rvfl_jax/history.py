@@ -49,6 +49,7 @@ class History(NamedTuple):
         R: protocol to (Q, Q) accuracy on task j after task q; empty unless every task
             leads a batch and its end was evaluated.
         task_rows: (Q,) test rows of each task.
+        provenance: key, learner, versions, device and a fingerprint of the stream.
     """
 
     k_t: np.ndarray
@@ -69,10 +70,15 @@ class History(NamedTuple):
     kl: np.ndarray
     R: dict[str, np.ndarray]
     task_rows: np.ndarray
+    provenance: dict[str, Any]
 
 
 def build_history(
-    scanned: StepRecord, schedule: np.ndarray | None, stream: Stream, test: Examined | None
+    scanned: StepRecord,
+    schedule: np.ndarray | None,
+    stream: Stream,
+    test: Examined | None,
+    provenance: dict[str, Any],
 ) -> History:
     """Make a `History` of what the scan recorded.
 
@@ -81,6 +87,7 @@ def build_history(
         schedule: (T,) where the test set was looked at, or None.
         stream: what was learned.
         test: what was looked at, or None.
+        provenance: what the run depends on.
     """
     record: Any = jax.tree.map(np.asarray, scanned)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -96,6 +103,7 @@ def build_history(
         "rows": record.rows,
         "prequential_accuracy": prequential_accuracy,
         "prequential_loss": prequential_loss,
+        "provenance": provenance,
     }
     if record.evaluation is None or schedule is None or test is None:
         layers = record.k_t.shape[1]

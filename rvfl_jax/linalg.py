@@ -4,8 +4,9 @@ Matrix products run at the highest precision of the device: the default of sever
 accelerators rounds the inputs of a product to 10 bits, which breaks the recursions below.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -28,6 +29,8 @@ SMALL = 512
 # of small blocks suit a batch of matrices.
 LEAF, BATCHED_LEAF = 32, 8
 
+_WHOLE: ContextVar[bool] = ContextVar("whole_products", default=False)
+
 matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
@@ -44,7 +47,7 @@ def matmul_tn(A: Array, B: Array) -> Array:
 def outer_square(S: Array) -> Array:
     """S S^T for S (d, r), from the blocks of its lower half: symmetric, and fewer flops."""
     d = S.shape[0]
-    parts = max(1, min(8, d // 256))
+    parts = 1 if _WHOLE.get() else max(1, min(8, d // 256))
     cuts = [d * i // parts for i in range(parts + 1)]
     rows = [matmul_nt(S[a:b], S[:b]) for a, b in pairwise(cuts)]
     if parts == 1:
@@ -54,6 +57,16 @@ def outer_square(S: Array) -> Array:
         for i, (a, b) in enumerate(pairwise(cuts))
     ]
     return jnp.concatenate(mirrored)
+
+
+@contextmanager
+def whole_products() -> Iterator[None]:
+    """While tracing: no products in blocks, which would tear matrices cut over devices."""
+    token = _WHOLE.set(True)
+    try:
+        yield
+    finally:
+        _WHOLE.reset(token)
 
 
 def gram(D: Array) -> Array:
@@ -188,9 +201,7 @@ def inverse_factor(A: Array) -> Array:
     """
     if A.shape[0] > SMALL:
         return _inverse_factor_by_lapack(A)
-    return lax.platform_dependent(
-        A, cpu=_one_by_blocks, default=_inverse_factor_by_lapack
-    )
+    return lax.platform_dependent(A, cpu=_one_by_blocks, default=_inverse_factor_by_lapack)
 
 
 @inverse_factor.defjvp

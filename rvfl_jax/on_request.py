@@ -65,8 +65,7 @@ def plan_blocks(columns: np.ndarray | None, num_batches: int, batch_rows: int) -
     return Plan(batches, last, wanted[last], columns[last])
 
 
-@partial(jax.jit, static_argnames=("learner", "num_batches"))
-def scan_blocks(
+def run_blocks(
     learner: Learner,
     state: State,
     seen: Array,
@@ -76,7 +75,7 @@ def scan_blocks(
     *,
     num_batches: int,
 ) -> tuple[State, BlockRecord]:
-    """The whole stream as one program.
+    """The whole stream.
 
     Args:
         learner: a method with a postponed form.
@@ -114,3 +113,6 @@ def scan_blocks(
     learned = state.num_learned + jnp.sum(jnp.any(batches.weight[:num_batches] > 0, axis=1))
     learned = learned.astype(state.num_learned.dtype)
     return form.finish(state, sums, learned, *batches.after(num_batches - 1)), record
+
+
+scan_blocks = partial(jax.jit, static_argnames=("learner", "num_batches"))(run_blocks)

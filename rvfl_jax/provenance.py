@@ -45,7 +45,7 @@ def fingerprint(stream: Stream) -> str:
         array = np.asarray(array)
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         for batch in array:
-            digest.update(np.ascontiguousarray(batch).view(np.uint8))
+            digest.update(memoryview(np.ascontiguousarray(batch)))
     return digest.hexdigest()
 
 

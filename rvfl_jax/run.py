@@ -11,15 +11,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from rvfl_jax.batches import Batches
-from rvfl_jax.checks import NumericalError, positive_int
+from rvfl_jax.checks import NumericalError, one_of, positive_int
+from rvfl_jax.devices import (
+    LAYOUTS,
+    as_auto,
+    check_width,
+    fetch,
+    init_over_mesh,
+    on_devices,
+    place_batches,
+    place_state,
+)
 from rvfl_jax.evaluation import Examined, columns_met, worth_following
 from rvfl_jax.health import WORTHLESS
 from rvfl_jax.history import History, StepRecord, build_history
 from rvfl_jax.linalg import precision_scope
-from rvfl_jax.on_request import plan_blocks, scan_blocks
+from rvfl_jax.on_request import plan_blocks, run_blocks, scan_blocks
 from rvfl_jax.progress import track
+from rvfl_jax.provenance import provenance
 from rvfl_jax.run_inputs import (
     announce,
     capacity_of,
@@ -37,6 +49,7 @@ from rvfl_jax.scan import (
     embed_jit,
     finish_jit,
     init_state,
+    run_whole,
     scan_jit,
     whole_stream,
 )
@@ -104,6 +117,8 @@ def run_stream(
     chunk_size: int | None = None,
     progress: bool | Callable[[int, int], None] = False,
     on_failure: str = "raise",
+    mesh: Mesh | None = None,
+    layout: str = "rows",
 ) -> Run:
     """Run a learner once along a stream, in one pass and in one compiled program.
 
@@ -138,9 +153,14 @@ def run_stream(
         progress: True for a progress bar, or a function of (batches done, batches).
         on_failure: "raise" a NumericalError that names the batch, or "return" the run with
             `history.healthy` telling.
+        mesh: devices to run on together, of one process or of several; None is one device.
+        layout: what the devices of a mesh share. "rows": the rows of each batch, for
+            learners in information form. "eta_dagger": the rows of d x d matrices too large
+            for one device, for learners in covariance form; d must be a multiple of the
+            number of devices. Both give what one device gives, sums in another order.
 
     Returns:
-        Run(state, history).
+        Run(state, history); `history.provenance` tells what it depends on.
 
     Raises:
         ValueError: on unusable input, before anything is compiled.
@@ -158,8 +178,10 @@ def run_stream(
     check_expert(expert, encoded, m)
     if state is not None:
         check_state(state, s, m)
+    if mesh is not None:
+        mesh = _check_mesh(mesh, layout, chunk_size, progress)
     with precision_scope(precision):
-        state = init_state(learner, key, s, m) if state is None else _in_precision(state)
+        state = _start(learner, state, key, s, m, mesh, layout)
         test_set = None
         if encoded is not None and schedule is not None:
             reference = _reference(learner, state, stream, encoded[0], expert, m)
@@ -170,18 +192,25 @@ def run_stream(
             columns = np.where(schedule, met_by, 0)
         seen = np.zeros(m, bool)
         follow = worth_following(columns, stream.X.shape[1], state.theta.shape[1], m)
+        if mesh is not None:
+            batches = place_batches(batches, mesh, layout)
         if not guesses and learner.stream.postponed is not None:
-            final, record = _on_request(learner, state, seen, batches, T, columns, test_set)
+            rows = (stream.weight > 0).sum(axis=1)
+            final, record = _on_request(
+                learner, state, seen, batches, rows, columns, test_set, mesh, layout
+            )
         elif chunk_size is None and not progress:
-            final, record = whole_stream(
+            final, record = on_devices(
+                mesh,
+                layout,
+                (whole_stream, run_whole),
                 learner,
+                {"num_steps": T, "follow": follow},
                 state,
                 seen,
                 batches,
-                num_steps=T,
                 columns=columns,
                 test=test_set,
-                follow=follow,
             )
         else:
             size = -(-T // 20) if size is None else size
@@ -189,7 +218,13 @@ def run_stream(
                 learner, state, seen, batches, T, min(size, T), columns, test_set, follow, progress
             )
         jax.block_until_ready(final)
-    history = build_history(record, schedule, stream, test_set)
+    history = build_history(
+        jax.tree.map(fetch, record),
+        schedule,
+        stream,
+        test_set,
+        provenance(learner, stream, key, precision),
+    )
     if on_failure == "raise":
         raise_if_unhealthy(history)
     return Run(final, history)
@@ -219,17 +254,31 @@ def _on_request(
     state: State,
     seen: Any,
     batches: Batches,
-    T: int,
+    rows: np.ndarray,
     columns: np.ndarray | None,
     test: Examined | None,
+    mesh: Mesh | None,
+    layout: str,
 ) -> tuple[State, StepRecord]:
     """Decide only where the test set is looked at, and at the end."""
+    T = len(rows)
     plan = plan_blocks(columns, T, batches.X.shape[1])
-    final, blocks = scan_blocks(learner, state, seen, batches, plan, test, num_batches=T)
+    final, blocks = on_devices(
+        mesh,
+        layout,
+        (scan_blocks, run_blocks),
+        learner,
+        {"num_batches": T},
+        state,
+        seen,
+        batches,
+        plan,
+        test,
+    )
     at = plan.last[plan.decide]
 
     def spread(values: Any, empty: float) -> np.ndarray:
-        values = np.asarray(values)[plan.decide]
+        values = fetch(values)[plan.decide]
         everywhere = np.full((T, *values.shape[1:]), empty, values.dtype)
         everywhere[at] = values
         return everywhere
@@ -243,12 +292,42 @@ def _on_request(
         "healthy": spread(blocks.healthy, True),
         "residual": spread(blocks.residual, np.nan),
         "condition": spread(blocks.condition, np.nan),
-        "rows": (batches.weight[:T] > 0).sum(axis=1),
+        "rows": rows,
         "hits": np.full(T, np.nan),
         "loss": np.full(T, np.nan),
         "evaluation": jax.tree.map(lambda leaf: spread(leaf, 0), blocks.evaluation),
     }
     return final, StepRecord(**record)
+
+
+def _check_mesh(mesh: Mesh, layout: str, chunk_size: int | None, progress: Any) -> Mesh:
+    one_of("layout", layout, LAYOUTS)
+    if chunk_size is not None or progress:
+        raise ValueError(
+            "mesh: expected no chunk_size and no progress, since a run over several devices is"
+            f" one program, got chunk_size={chunk_size!r}, progress={progress!r}"
+        )
+    return as_auto(mesh)
+
+
+def _start(
+    learner: Learner,
+    state: State | None,
+    key: Array,
+    num_features: int,
+    num_classes: int,
+    mesh: Mesh | None,
+    layout: str,
+) -> State:
+    """The state to begin with, in the precision of this run and on its devices."""
+    if state is not None:
+        state = _in_precision(state)
+        return state if mesh is None else place_state(state, mesh, layout)
+    if mesh is None:
+        return init_state(learner, key, num_features, num_classes)
+    init = partial(learner.init, num_features=num_features, num_classes=num_classes)
+    check_width(mesh, layout, jax.eval_shape(init, key).theta.shape[1])
+    return init_over_mesh(mesh, layout, learner, key, num_features, num_classes)
 
 
 def _in_precision(state: Any) -> Any:
@@ -262,11 +341,12 @@ def _in_precision(state: Any) -> Any:
 
 
 def _finite_scores(scores: Array) -> np.ndarray:
-    if not np.isfinite(scores).all():
+    fetched = fetch(scores)
+    if not np.isfinite(fetched).all():
         raise NumericalError(
             f"offline expert: the factorisation failed or a value overflowed. Remedy: {REMEDY}."
         )
-    return np.asarray(scores)
+    return fetched
 
 
 def _reference(

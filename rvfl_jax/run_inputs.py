@@ -6,6 +6,7 @@ import numpy as np
 
 from rvfl_jax.batches import Batches
 from rvfl_jax.checks import positive_int, real_matrix
+from rvfl_jax.devices import fetch
 from rvfl_jax.evaluation import Examined
 from rvfl_jax.labels import to_columns
 from rvfl_jax.types import Stream
@@ -89,7 +90,7 @@ def check_state(state: Any, num_features: int, num_classes: int) -> None:
 
 def columns_known(state: Any) -> int:
     """How many leading columns hold every class that a state can tell from the others."""
-    known = np.flatnonzero(np.any(np.asarray(state.theta) != 0, axis=(0, 1)))
+    known = np.flatnonzero(np.any(fetch(state.theta) != 0, axis=(0, 1)))
     return int(np.max(known, initial=-1)) + 1
 
 

@@ -104,8 +104,7 @@ scan_jit = partial(
 )(scan_stream)
 
 
-@partial(jax.jit, static_argnames=("learner", "num_steps", "follow"))
-def whole_stream(
+def run_whole(
     learner: Learner,
     state: State,
     seen: Array,
@@ -116,7 +115,7 @@ def whole_stream(
     test: Examined | None = None,
     follow: bool = False,
 ) -> tuple[State, StepRecord]:
-    """The whole stream as one program, test features included."""
+    """The whole stream, test features included: init aside, all that a run computes."""
     test = embed_test(learner, state, test)
     carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
     followed = begin_to_follow(learner, carry, test) if follow else None
@@ -131,3 +130,6 @@ def whole_stream(
         followed=followed,
     )
     return learner.stream.finish(carry), record
+
+
+whole_stream = partial(jax.jit, static_argnames=("learner", "num_steps", "follow"))(run_whole)

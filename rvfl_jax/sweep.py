@@ -124,7 +124,7 @@ def sweep(
         ValueError: on unusable input or values out of range, before anything is compiled.
     """
     several = not isinstance(stream, Stream)
-    streams = list(stream) if several else [stream]
+    streams: list[Stream] = [stream] if isinstance(stream, Stream) else list(stream)
     _check_streams(streams)
     first = streams[0]
     axes = axes_of(grid, len(streams) if several else None, constants)
@@ -266,7 +266,7 @@ class _Program:
     def _bytes(self, order: list[int], chosen: list[np.ndarray]) -> float:
         """Memory of the scan with the axes in `order` batched, all others at one value."""
         mapped = [self._values(i, chosen[i] if i in order else np.zeros(1, int)) for i in order]
-        rest = {}
+        rest: dict[str, Any] = {}
         for i in self.traced:
             if i not in order:
                 values = self._values(i, np.zeros(1, int))
@@ -392,7 +392,7 @@ def _run_one(
     batches = Batches(*(jnp.asarray(leaf) for leaf in batches))
     learner = make_learner(**dict(held), **numbers)
     state = learner.init(key, batches.X.shape[-1], num_classes)
-    test = None if labels is None else Examined(job.X_test, *labels, expert=None)
+    test = None if labels is None else Examined(job.X_test, *labels, None)
     test = embed_test(learner, state, test)
     carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
     *_, record = scan_stream(
@@ -415,7 +415,7 @@ def _run_one(
 
 
 def _nested(
-    job: Job, rest: dict[str, Any], mapped: tuple[dict[str, Any], ...], **fixed: Any
+    job: Job, rest: dict[str, Any], mapped: tuple[dict[str, Any], ...], /, **fixed: Any
 ) -> Kept:
     """`_run_one` with one vmap an axis, the first of `mapped` outermost."""
 
