@@ -45,7 +45,7 @@ def fingerprint(stream: Stream) -> str:
         array = np.asarray(array)
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         for batch in array:
-            digest.update(memoryview(np.ascontiguousarray(batch)))
+            digest.update(batch.tobytes())
     return digest.hexdigest()
 
 

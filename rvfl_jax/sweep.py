@@ -392,7 +392,7 @@ def _run_one(
     batches = Batches(*(jnp.asarray(leaf) for leaf in batches))
     learner = make_learner(**dict(held), **numbers)
     state = learner.init(key, batches.X.shape[-1], num_classes)
-    test = None if labels is None else Examined(job.X_test, *labels, None)
+    test = None if labels is None else Examined(job.X_test, labels[0], labels[1], labels[2], None)
     test = embed_test(learner, state, test)
     carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
     *_, record = scan_stream(

@@ -10,3 +10,7 @@ SINGLE = 2e-3
 FORMULA = 1e-13
 # Accuracies are ratios of counts held in float32 or float64.
 COUNTS = 1e-6
+# Derivatives against central differences of fourth order, step 1e-3, float64.
+DERIVATIVE = 1e-5
+# The bar for several devices: the same sums in another order, through a whole stream.
+SHARDED = 1e-9

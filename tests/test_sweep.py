@@ -1,0 +1,213 @@
+"""A sweep equals its runs one by one, shares what it can, and chooses without test data."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+
+import rvfl_jax
+from rvfl_jax.grid import axes_of
+from tests import tolerances
+from tests.streams import blobs, ragged_stream
+
+KEY = jax.random.key(0)
+TEST = blobs(50, seed=0)
+
+
+def make(k=1.0, ridge=0.5, **options):
+    return rvfl_jax.edrvfl(num_layers=2, num_nodes=8, ridge=ridge, k=k, **options)
+
+
+def make_bayes(kappa, sigma):
+    return make(rvfl_jax.adaptive_k(kappa, sigma, reuse_k=True))
+
+
+def assert_equal_to_run(result, place, learner, stream, key=KEY):
+    history = rvfl_jax.run_stream(learner, stream, key=key, test=TEST, evaluate="task").history
+    rows = history.rows
+    loss = np.sum(history.prequential_loss * rows) / rows.sum()
+    np.testing.assert_allclose(result.prequential_loss[place], loss, rtol=tolerances.REORDERED)
+    np.testing.assert_allclose(
+        result.prequential_accuracy[place], np.sum(history.prequential_accuracy * rows) / rows.sum()
+    )
+    np.testing.assert_allclose(
+        result.loss[place], history.prequential_loss, rtol=tolerances.REORDERED
+    )
+    np.testing.assert_allclose(result.k_next[place], history.k_next, rtol=tolerances.CLOSED_FORM)
+    assert np.array_equal(result.evaluated, history.evaluated)
+    for protocol, values in history.accuracy.items():
+        np.testing.assert_allclose(result.accuracy[protocol][place], values, atol=tolerances.COUNTS)
+        np.testing.assert_allclose(
+            result.task_accuracy[protocol][place],
+            history.task_accuracy[protocol],
+            atol=tolerances.COUNTS,
+        )
+
+
+@pytest.mark.slow
+def test_every_point_of_a_grid_equals_its_run(stream):
+    grid = {"seed": [3, 5], "k": [0.0, 1.0], "ridge": [0.1, 1.0]}
+    result = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)
+    assert result.axes == ("seed", "k", "ridge")
+    assert result.shape == (2, 2, 2)
+    for place in np.ndindex(2, 2, 2):
+        seed, k, ridge = (grid[axis][at] for axis, at in zip(result.axes, place, strict=True))
+        key = jax.random.fold_in(KEY, seed)
+        assert_equal_to_run(result, place, make(k, ridge), stream, key)
+
+
+def test_kappa_and_sigma(stream):
+    grid = {"kappa": [0.5, 2.0], "sigma": [0.1, 1.0]}
+    result = rvfl_jax.sweep(make_bayes, stream, grid, key=KEY, test=TEST)
+    for place in np.ndindex(2, 2):
+        point = {axis: grid[axis][at] for axis, at in zip(result.axes, place, strict=True)}
+        assert_equal_to_run(result, place, make_bayes(**point), stream)
+
+
+def test_points_of_a_list_and_one_number_a_layer(stream):
+    points = [{"k": 0.2, "ridge": [0.1, 1.0]}, {"k": 3.0, "ridge": [2.0, 0.5]}]
+    result = rvfl_jax.sweep(make, stream, points, key=KEY, test=TEST)
+    assert result.axes == ("point",)
+    for place, point in enumerate(points):
+        assert_equal_to_run(result, place, make(**point), stream)
+    best = result.best()
+    assert best["k"] == points[int(np.argmin(result.prequential_loss))]["k"]
+
+
+def test_streams_and_constants_are_axes_too(stream):
+    X, y = blobs(97)
+    other = rvfl_jax.class_incremental_stream(X, y, num_tasks=2, num_batches=9, seed=7)
+    longest = max(stream.X.shape[1], other.X.shape[1])
+    streams = [rvfl_jax.pad_batches(one, longest) for one in (stream, other)]
+    grid = {"activation": ["relu", "tanh"], "k": [0.0, 2.0]}
+    result = rvfl_jax.sweep(make, streams, grid, key=KEY, test=TEST)
+    assert result.axes == ("activation", "k", "stream")
+    for place in ((0, 1, 0), (1, 0, 1)):
+        activation, k = grid["activation"][place[0]], grid["k"][place[1]]
+        assert_equal_to_run(result, place, make(k, activation=activation), streams[place[2]])
+    assert set(result.best()) == {"activation", "k"}
+    assert len(result.ranking()) == 4
+
+
+def test_chunks_leave_the_results_as_they_are_and_show_progress(stream):
+    grid = {"k": [0.0, 1.0, 2.0], "ridge": np.logspace(-1, 1, 5)}
+    whole = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)
+    seen = []
+    cut = rvfl_jax.sweep(
+        make,
+        stream,
+        grid,
+        key=KEY,
+        test=TEST,
+        max_bytes=60_000,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert len(seen) > 2
+    assert seen[-1] == (15, 15)
+    np.testing.assert_allclose(cut.loss, whole.loss, rtol=tolerances.REORDERED)
+    np.testing.assert_allclose(cut.accuracy["seen"], whole.accuracy["seen"], atol=tolerances.COUNTS)
+
+
+def test_the_same_sweep_again_is_equal_to_the_last_bit_and_compiles_nothing(stream):
+    events = []
+
+    def listen(event, duration_secs, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            events.append(event)
+
+    grid = {"k": [0.0, 0.7], "seed": [0, 1]}
+    first = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        second = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert not events
+    assert np.array_equal(first.loss, second.loss)
+    assert first.provenance == second.provenance
+
+
+def wide(k=1.0, **options):
+    return rvfl_jax.edrvfl(num_layers=1, num_nodes=250, ridge=0.5, k=k, **options)
+
+
+def nest(grid, stream):
+    """How a sweep nests these axes."""
+    module = importlib.import_module("rvfl_jax.sweep")
+    axes = axes_of(grid, None, ())
+    places = [np.arange(axis.size) for axis in axes]
+    job = module._job([stream], False, KEY, None, None, 4, stream.X.shape[-1])
+    return module._Program(wide, {}, axes, places, job, stream.num_batches, 4, 10**9, None)
+
+
+def test_eta_dagger_is_shared_by_all_k_and_copied_by_seeds(stream):
+    assert nest({"k": np.linspace(0, 2, 64)}, stream).growth[0] < 2
+    both = nest({"k": np.linspace(0, 2, 64), "seed": np.arange(10)}, stream)
+    assert both.order == [1, 0], "seeds outside, k inside"
+    assert both.growth[1] > 8
+
+
+def test_failed_configurations_are_flagged_and_never_best(stream):
+    huge = stream._replace(X=stream.X.astype(np.float32) * 1e18)
+    grid = {"ridge": [1.0, 1e30]}
+    result = rvfl_jax.sweep(make, huge, grid, key=KEY, precision="single")
+    assert not result.healthy.all()
+    assert np.isinf(result.prequential_loss[~result.healthy]).all()
+    if not result.healthy.any():
+        with pytest.raises(ValueError, match="expected a configuration that stayed healthy"):
+            result.best()
+
+
+def test_labelled_arrays(stream):
+    points = rvfl_jax.random_points({"k": (0.1, 10), "ridge": (0.01, 1)}, 3, seed=0)
+    assert all(0.1 <= p["k"] <= 10 and 0.01 <= p["ridge"] <= 1 for p in points)
+    data = rvfl_jax.sweep(make, stream, points, key=KEY, test=TEST).to_xarray()
+    assert dict(data.sizes) == {"point": 3, "batch": 9, "learner": 2, "look": 2, "task": 2}
+    np.testing.assert_allclose(data["ridge"], [p["ridge"] for p in points])
+    grid = {"ridge": [0.1, 1.0], "k": [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]}
+    labelled = rvfl_jax.sweep(make, stream, grid, key=KEY).to_xarray()
+    assert float(labelled["prequential_loss"].sel(ridge=0.1).min()) > 0
+    assert labelled["k_values"].shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grid": {}}, "grid: expected at least one axis"),
+        ({"grid": {"k": []}}, "grid: expected values for k, got none"),
+        ({"grid": []}, "grid: expected a mapping or a non-empty list"),
+        ({"grid": [{"k": 1.0}, {"ridge": 1.0}]}, "in point 1"),
+        ({"grid": {"k": [0.0, -1.0]}}, "k: expected finite and at least 0"),
+        ({"grid": {"ridge": [1.0, 0.0]}}, "ridge: expected finite and greater than 0"),
+        ({"grid": {"seed": [0.5]}}, "grid: expected integers from 0"),
+        ({"grid": {"stream": [0]}}, "grid: expected no axis named stream"),
+        ({"grid": {"k": [[0.0, 1.0], [1.0]]}}, "grid: expected values of one shape for k"),
+        ({"grid": {"activation": [["relu"]]}}, "grid: expected numbers or hashable values"),
+        ({"stream": []}, "stream: expected at least one, got none"),
+        ({"max_bytes": 0}, "max_bytes: expected an integer of at least 1"),
+        ({"make_learner": lambda k: None}, "make_learner: expected it to give a Learner"),
+        ({"precision": "half"}, "precision: expected one of double, single"),
+    ],
+)
+def test_bad_input(stream, change, message):
+    arguments = {"make_learner": make, "stream": stream, "grid": {"k": [0.0, 1.0]}} | change
+    with pytest.raises(ValueError, match=message):
+        rvfl_jax.sweep(**arguments, key=KEY)
+
+
+def test_streams_of_other_shapes(stream):
+    with pytest.raises(ValueError, match="stream: expected equal shapes"):
+        rvfl_jax.sweep(make, [stream, ragged_stream(60)], {"k": [0.0]}, key=KEY)
+    with pytest.raises(ValueError, match="grid: expected streams below 2"):
+        rvfl_jax.sweep(make, [stream, stream], {"k": [0.0], "stream": [2]}, key=KEY)
+
+
+def test_criteria_see_no_test_data(stream):
+    result = rvfl_jax.sweep(make, stream, {"k": [0.0, 1.0]}, key=KEY)
+    with pytest.raises(ValueError, match="criterion: expected one of prequential_loss"):
+        result.best("accuracy")
+    by_accuracy = result.ranking("prequential_accuracy")
+    assert by_accuracy[0][1] >= by_accuracy[1][1]
+    by_loss = result.ranking()
+    assert by_loss[0][1] <= by_loss[1][1]
