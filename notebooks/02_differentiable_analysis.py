@@ -94,6 +94,7 @@ with jax.enable_x64(True):
         nudge[place] = step
         up, down = (loss_alone(point + side, streams["new classes"]) for side in (nudge, -nudge))
         difference[place] = (up - down) / (2 * step)
+gradient = np.asarray(gradient)
 error = np.max(np.abs(gradient - difference) / np.abs(gradient))
 print(f"largest relative difference from central differences: {error:.0e}")
 np.testing.assert_allclose(gradient, difference, rtol=1e-5)
@@ -134,9 +135,9 @@ for slopes in at_zero.values():
 #
 # ## The grid
 #
-# Sixty-four points, a factor of 3.7 apart in $k$ and of 5.2 in $\lambda$. Ridge has the same
-# eight values of $\lambda$, and -kF-Bayes has them with its default $\kappa$ and $\sigma$, and
-# also a grid of its own over $\kappa$. `sweep` makes one program of a whole grid.
+# Sixty-four points, a factor of 3.7 apart in $k$ and of 5.2 in $\lambda$. Ridge gets the same
+# eight values of $\lambda$. So does -kF-Bayes, once with its default $\kappa = 1$ and once
+# with eight values of $\kappa$. `sweep` makes one program of a grid.
 
 
 # %%
@@ -144,17 +145,220 @@ def make_bayes(kappa, ridge):
     return make(rvfl_jax.adaptive_k(kappa, reuse_k=True), ridge)
 
 
-BAYES_GRID = {"kappa": np.logspace(-4, 3, 8), "ridge": GRID["ridge"]}
-grids, bayes_grids, chosen = {}, {}, {}
+def least(losses, first, second):
+    """The smallest loss of a grid, and the two numbers that gave it."""
+    i, j = np.unravel_index(losses.argmin(), losses.shape)
+    return losses[i, j], (first[i], second[j])
+
+
+ridges, with_zero = GRID["ridge"], np.append(0.0, GRID["k"])
+kappas, one = np.logspace(-4, 3, 8), slice(4, 5)
+assert kappas[one] == 1
+swept, found = {}, {}
 for name, stream in streams.items():
-    both = GRID | {"k": np.append(0.0, GRID["k"])}
-    swept = rvfl_jax.sweep(make, stream, both, key=key)
-    ridge_only, grids[name] = swept.prequential_loss[0], swept.prequential_loss[1:]
-    bayes_grids[name] = rvfl_jax.sweep(make_bayes, stream, BAYES_GRID, key=key)
-    of_k, of_ridge = np.unravel_index(grids[name].argmin(), grids[name].shape)
-    default = bayes_grids[name].prequential_loss[list(BAYES_GRID["kappa"]).index(1.0)]
-    chosen[name] = {
-        "-R": (ridge_only.min(), at(0.0, GRID["ridge"][ridge_only.argmin()])),
-        "grid": (grids[name].min(), at(GRID["k"][of_k], GRID["ridge"][of_ridge])),
+    swept[name] = rvfl_jax.sweep(make, stream, {"k": with_zero, "ridge": ridges}, key=key)
+    bayes = rvfl_jax.sweep(make_bayes, stream, {"kappa": kappas, "ridge": ridges}, key=key)
+    losses, bayes_losses = swept[name].prequential_loss, bayes.prequential_loss
+    found[name] = {
+        "-R": least(losses[:1], [0.0], ridges),
+        "grid of k": least(losses[1:], GRID["k"], ridges),
+        "-kF-Bayes": least(bayes_losses[one], kappas[one], ridges),
+        "grid of kappa": least(bayes_losses, kappas, ridges),
     }
     print(name)
+    for method, (value, (strength, ridge)) in found[name].items():
+        symbol = "kappa" if method in ("-kF-Bayes", "grid of kappa") else "k"
+        print(f"  {method:14} loss {value:.4f} at {symbol} = {strength:.3g}, ridge = {ridge:.3g}")
+
+# %% [markdown]
+# ## Down the slope
+#
+# Twelve steps of Adam on $\log k$ and $\log \lambda$ begin where one would begin by hand, at
+# -F with $\lambda = 1$. A short memory ($\beta_1 = 0.5$, $\beta_2 = 0.9$) and a rate that falls
+# from 1.5 to nothing suit a search of a dozen steps. The best point met is kept. We start from
+# the corners of the grid too, to see how far one may trust this; they do not count.
+
+# %%
+STEPS = 12
+
+
+def descend(start, stream, steps=STEPS, rate=1.5):
+    """Losses and points met on the way down; shape (2, 1) shares numbers, (2, L) does not."""
+    adam = optax.adam(optax.cosine_decay_schedule(rate, steps), b1=0.5, b2=0.9)
+    update = jax.jit(adam.update)
+    values, points = [], []
+    with jax.enable_x64(True):
+        log = jnp.log(jnp.asarray(start))
+        state = adam.init(log)
+        for _ in range(steps):
+            point = jnp.exp(log)
+            value, gradient = loss_and_gradient(jnp.broadcast_to(point, (2, LAYERS)), stream)
+            if log.shape[1] == 1:
+                gradient = gradient.sum(axis=1, keepdims=True)
+            change, state = update(point * gradient, state)  # the chain rule of exp
+            log = log + change
+            values.append(float(value))
+            points.append(np.asarray(point))
+    return np.array(values), np.array(points)
+
+
+corners = [(k, ridge) for k in GRID["k"][[0, -1]] for ridge in ridges[[0, -1]]]
+paths, corner_paths = {}, {}
+for name, stream in streams.items():
+    values, points = paths[name] = descend([[1.0], [1.0]], stream)
+    found[name]["descent"] = values.min(), points[values.argmin()].ravel()
+    corner_paths[name] = [descend([[k], [ridge]], stream) for k, ridge in corners]
+    best_of_grid = found[name]["grid of k"][0]
+    print(f"{name}: {values.min():.4f}, the grid {best_of_grid:.4f}")
+    print("  after each step   ", np.round(values, 3))
+    print(
+        "  from the corners  ",
+        [f"{v.min() / best_of_grid - 1:+.1%}" for v, _ in corner_paths[name]],
+    )
+    assert values.min() <= 1.01 * best_of_grid
+
+# %%
+colours = {"path": "#D55E00", "corner": "#E69F00"}
+figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
+for axis, name in zip(axes, streams, strict=True):
+    losses = swept[name].prequential_loss[1:]
+    levels = losses.min() * np.array([1, 1.01, 1.03, 1.1, 1.2, 1.4, 1.7, 2, 2.5, 3.5])
+    map_ = axis.contourf(
+        GRID["k"],
+        ridges,
+        losses.T / losses.min(),
+        levels / losses.min(),
+        cmap="Blues",
+        extend="both",
+    )
+    axis.plot(*map(np.ravel, np.meshgrid(GRID["k"], ridges)), ".", color="0.45", ms=3)
+    for _, points in corner_paths[name]:
+        axis.plot(*points[:, :, 0].T, "-", color=colours["corner"], lw=1)
+    axis.plot(*paths[name][1][:, :, 0].T, "o-", color=colours["path"], ms=4, lw=2)
+    axis.set(xscale="log", yscale="log", xlabel="forward strength k")
+    axis.set_title(name, loc="left")
+axes[0].set_ylabel("ridge λ")
+figure.colorbar(
+    map_, ax=axes, label="prequential loss / least of the grid", ticks=levels / losses.min()
+)
+plt.show()
+
+# %% [markdown]
+# What did this cost? A value with its gradient is dearer than a value, and is counted here at
+# what it really takes, in units of one pass along the stream without a gradient.
+
+
+# %%
+def shortest(function, repeats):
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        jax.block_until_ready(function())
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+stream, point = streams["new classes"], at(1.0, 1.0)
+with jax.enable_x64(True):
+    one_pass = shortest(lambda: loss_alone(point, stream), 15)
+    with_gradient = shortest(lambda: loss_and_gradient(point, stream), 15) / one_pass
+grid = {"k": with_zero, "ridge": ridges}
+whole_grid = shortest(lambda: rvfl_jax.sweep(make, stream, grid, key=key).loss, 3) / one_pass
+print(f"one value with its gradient: {with_gradient:.1f} passes")
+print(f"descent: {STEPS} of them, {STEPS * with_gradient:.0f} passes;  grid: 64 passes")
+print(f"the grid and k = 0, as one program of `sweep`, in the time of {whole_grid:.0f} passes")
+assert STEPS * with_gradient < 64
+
+# %% [markdown]
+# In passes the descent wins. In seconds it does not: `sweep` knows that $P$ does not depend on
+# $k$, shares it, and runs the whole grid in the time of fewer passes than the descent takes.
+# For two numbers, sweep. The gradient earns its keep where a grid is out of the question.
+#
+# ## Six numbers
+#
+# One $k$ and one $\lambda$ per layer would be $8^6$, a quarter of a million points. A value
+# with its gradient costs what it cost before. We begin where the two numbers ended.
+
+# %%
+for name, stream in streams.items():
+    shared, point = found[name]["descent"]
+    values, points = descend(point[:, None] * np.ones(LAYERS), stream, steps=20, rate=0.5)
+    found[name]["per layer"] = values.min(), points[values.argmin()]
+    k, ridge = points[values.argmin()]
+    print(f"{name}: {shared:.4f} with two numbers, {values.min():.4f} with six")
+    print(f"  k = {np.round(k, 3)}, ridge = {np.round(ridge, 3)}")
+    assert values.min() <= shared
+
+# %% [markdown]
+# ## Where in the stream does k matter?
+#
+# The last forward term is taken out before the next one goes in, so neither $P$ nor $\Phi$
+# ever depends on $k$. What is put on batch $t$ touches the guess of batch $t$ and no other, and
+# $\partial\,\mathrm{loss}_t / \partial \log k$ says what *that batch* would have liked. The
+# learned $k$ is where these wishes cancel.
+#
+# Fifty outputs and one input: this is for forward mode. For more than the loss we write our
+# own scan, which `learner.stream` is made for. Accuracy is piecewise constant, and its
+# derivative zero wherever there is one. A softmax of scores ten times as large gives the true
+# class a probability that follows accuracy closely, and is smooth. (The test rows are looked
+# at here, and nothing is chosen by them.)
+
+# %%
+SHARP = 10.0
+
+
+def along(k, ridge, stream, columns):
+    """Loss of every batch, and smooth and true accuracy on the test rows after it."""
+    learner = make(k, ridge)
+    X, weight = jnp.asarray(stream.X), jnp.asarray(stream.weight)
+    state = learner.init(key, X.shape[-1], CLASSES)
+    Z = learner.stream.embed(state, data.X_test)
+    truth = jax.nn.one_hot(columns, CLASSES)
+
+    def one_batch(carry, batch):
+        y, weight, X_next, weight_next = batch
+        Y = jax.nn.one_hot(y, CLASSES)
+        carry, info = learner.stream.advance(carry, Y, X_next, weight_next)
+        errors = jnp.sum((info.guess_scores.mean(axis=0) - Y) ** 2, axis=-1)
+        scores = learner.stream.read(carry, Z)
+        smooth = jnp.mean(jnp.sum(truth * learner.combine(SHARP * scores), axis=-1))
+        accuracy = jnp.mean(learner.combine(scores).argmax(axis=-1) == columns)
+        return carry, (jnp.sum(weight * errors) / jnp.sum(weight), smooth, accuracy)
+
+    nothing_follows = jnp.roll(weight, -1, axis=0).at[-1].set(0)
+    batches = jnp.asarray(stream.y), weight, jnp.roll(X, -1, axis=0), nothing_follows
+    return jax.lax.scan(one_batch, learner.stream.begin(state, X[0], weight[0]), batches)[1]
+
+
+@jax.jit
+def with_slopes(point, stream, columns):
+    """What `along` gives, and its derivative with respect to log k."""
+    k, ridge = point
+    return jax.jvp(lambda k: along(k, ridge, stream, columns), (k,), (k,))
+
+
+def watch(point, stream):
+    columns = np.argsort(stream.classes)[data.y_test]
+    point = at(*point) if np.ndim(point) == 1 else point
+    with jax.enable_x64(True):
+        return jax.tree.map(np.asarray, with_slopes(point, stream, columns))
+
+
+seen = {name: watch(found[name]["descent"][1], stream) for name, stream in streams.items()}
+for name, stream in streams.items():
+    (losses, smooth, accuracy), (slopes, smooth_slopes, _) = seen[name]
+    rows = stream.weight.sum(axis=1)
+    assert np.isclose(losses @ rows / rows.sum(), found[name]["descent"][0], rtol=1e-9)
+    print(name, "smooth and true accuracy, correlation", np.corrcoef(smooth, accuracy)[0, 1])
+    print((slopes * rows / rows.sum()).round(4), (slopes @ rows / rows.sum()))
+    print(smooth_slopes.round(4))
+for stuff in (1.0,):
+    for name, stream in streams.items():
+        k, ridge = found[name]["descent"][1]
+        print(name, watch((stuff, ridge), stream)[1][1].round(4))
+        a, b = (watch((stuff * f, ridge), stream)[0][2] for f in (np.exp(0.5), np.exp(-0.5)))
+        print((a - b).round(4))
+for name, stream in streams.items():
+    for m in ("-R", "grid of k", "descent", "per layer"):
+        (l, sm, acc), _ = watch(found[name][m][1], stream)
+        print(name, m, acc.mean(), acc[-1])
