@@ -15,6 +15,7 @@ from rvfl_jax.offline import (
     separate_edrvfl,
 )
 from rvfl_jax.prequential import prequential_loss, prequential_losses
+from rvfl_jax.ridge_choice import generalised_cross_validation, with_ridge
 from rvfl_jax.run import offline_scores, run_stream
 from rvfl_jax.scan import scan_stream
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
@@ -40,6 +41,7 @@ __all__ = [
     "edrvfl",
     "features",
     "fine_tuned_edrvfl",
+    "generalised_cross_validation",
     "init_weights",
     "make_learner",
     "metrics",
@@ -55,4 +57,5 @@ __all__ = [
     "scan_stream",
     "separate_edrvfl",
     "sweep",
+    "with_ridge",
 ]

@@ -7,8 +7,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from rvfl_jax.checks import one_of
+from rvfl_jax.sweep_result import CRITERIA
+
 if TYPE_CHECKING:
     from rvfl_jax.experiment import Comparison, StyleResult
+    from rvfl_jax.sweep_result import Sweep
 
 # Okabe and Ito's palette, distinguishable with every common kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -102,3 +106,109 @@ def _mark_task_ends(axis: Any, task_ends: np.ndarray) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color="0.92")
+
+
+def heat_map(
+    result: "Sweep",
+    x: str,
+    y: str | None = None,
+    *,
+    value: str = "prequential_loss",
+    axes: Any = None,
+) -> Figure:
+    """A sweep over two axes as colours, or over one as a line; the best place is marked.
+
+    Seeds and streams are averaged over (a line has a band of one standard deviation), and of
+    any other axis not drawn the best value is taken at every place.
+
+    Args:
+        result: of `sweep`.
+        x: axis drawn along the bottom, unless it is a line's only one.
+        y: axis drawn upwards, or None for a line.
+        value: "prequential_loss" or "prequential_accuracy".
+        axes: Matplotlib axes to draw in; a new figure when None.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: on axes or a value that the sweep has not.
+    """
+    for name in (x,) if y is None else (x, y):
+        one_of("axis", name, result.choices)
+    more = CRITERIA[one_of("value", value, CRITERIA)]
+    figure = Figure(figsize=(7, 4.6), layout="constrained") if axes is None else axes.figure
+    axis = figure.add_subplot() if axes is None else axes
+    label = value.replace("_", " ")
+    shown, spread = _reduced(result, value, (x,) if y is None else (y, x), more)
+    if y is None:
+        _draw_line(axis, result, x, shown, spread, more)
+        axis.set_ylabel(label)
+    else:
+        mesh = axis.pcolormesh(shown, cmap="viridis" if more else "viridis_r")
+        figure.colorbar(mesh, ax=axis, label=label)
+        row, column = np.unravel_index(_best(shown, more), shown.shape)
+        axis.plot(column + 0.5, row + 0.5, marker="*", ms=16, mfc="white", mec="black")
+        _ticks(axis.xaxis, result.coords[x])
+        _ticks(axis.yaxis, result.coords[y])
+        axis.set_ylabel(y)
+    axis.set(xlabel=x, title=f"{label}; the star marks the best")
+    return figure
+
+
+def _reduced(
+    result: "Sweep", value: str, kept: tuple[str, ...], more: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over seeds and streams, best over other axes; and the deviation over the former."""
+    values = getattr(result, value)
+    circumstances = tuple(i for i, a in enumerate(result.axes) if a not in result.choices)
+    mean = result.mean(values)
+    with np.errstate(invalid="ignore"):
+        deviation = values.std(axis=circumstances)
+    names = list(result.choices)
+    for name in [name for name in names if name not in kept]:
+        at = names.index(name)
+        best = np.argmax(mean, axis=at) if more else np.argmin(mean, axis=at)
+        mean, deviation = (
+            np.take_along_axis(array, np.expand_dims(best, at), at).squeeze(at)
+            for array in (mean, deviation)
+        )
+        names.remove(name)
+    order = [names.index(name) for name in kept]
+    mean = np.where(np.isfinite(mean), mean, np.nan)
+    return mean.transpose(order), deviation.transpose(order)
+
+
+def _best(values: np.ndarray, more: bool) -> int:
+    return int(np.nanargmax(values) if more else np.nanargmin(values))
+
+
+def _draw_line(
+    axis: Any, result: "Sweep", name: str, shown: np.ndarray, spread: np.ndarray, more: bool
+) -> None:
+    places = np.asarray(result.coords[name])
+    numeric = places.ndim == 1 and places.dtype.kind == "f"
+    x = places if numeric else np.arange(len(places))
+    axis.plot(x, shown, color=COLOURS[0], marker=".")
+    axis.fill_between(x, shown - spread, shown + spread, color=COLOURS[0], alpha=0.15, lw=0)
+    at = _best(shown, more)
+    axis.plot(x[at], shown[at], marker="*", ms=16, mfc="white", mec="black")
+    if numeric and places.min() > 0 and places.max() > 30 * places.min():
+        axis.set_xscale("log")
+    elif not numeric:
+        _ticks(axis.xaxis, places, centre=0.0)
+    axis.grid(color="0.92")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _ticks(axis: Any, places: Any, centre: float = 0.5) -> None:
+    """At most about nine of the values written beside their rows or columns."""
+    every = -(-len(places) // 9)
+    chosen = range(0, len(places), every)
+    axis.set_ticks([at + centre for at in chosen], [_written(places[at]) for at in chosen])
+
+
+def _written(value: Any) -> str:
+    if np.ndim(value):
+        return ", ".join(f"{entry:.3g}" for entry in value)
+    return f"{value:.3g}" if isinstance(value, float | np.floating) else str(value)

@@ -7,6 +7,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from rvfl_jax.experiment import OFFLINE, Comparison, StyleResult
+from rvfl_jax.sweep_result import Sweep
 
 # Heading, metric, factor, digits: accuracies in per cent, so that the table fits 80 columns.
 COLUMNS = (
@@ -69,3 +70,34 @@ def closing_lines(result: Comparison) -> Sequence[str]:
                 " near 0 and the style near ridge; shorter batches or a larger sigma help"
             )
     return lines
+
+
+def sweep_table(result: Sweep, criterion: str = "prequential_loss", rows: int = 10) -> Table:
+    """The best configurations of a sweep by a criterion that needs no test data.
+
+    Args:
+        result: of `sweep`.
+        criterion: "prequential_loss" or "prequential_accuracy".
+        rows: at most so many.
+    """
+    ranking = result.ranking(criterion)
+    total = int(np.prod(result.mean(result.prequential_loss).shape))
+    title = f"the best {min(rows, len(ranking))} of {total} configurations"
+    failed = total - len(ranking)
+    if failed:
+        title += f"; {failed} failed numerically"
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), min_width=len(title)
+    )
+    names = list(ranking[0][0])
+    for name in (*names, criterion.replace("_", "\n")):
+        table.add_column(name, justify="right")
+    for point, value in ranking[:rows]:
+        table.add_row(*(_written(point[name]) for name in names), f"{value:.6g}")
+    return table
+
+
+def _written(value: object) -> str:
+    if isinstance(value, np.ndarray | list | tuple):
+        return ", ".join(f"{float(entry):.4g}" for entry in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
