@@ -28,6 +28,17 @@ examples:
 """
 
 
+SWEEP_EXAMPLES = """\
+examples:
+  rvfl-jax sweep --k lin:0:3:64 --seeds 10
+      64 strengths, each with ten networks, in one compiled program
+  rvfl-jax sweep --k 0 0.5 1 2 --ridge log:1e-3:10:9
+      a heat map of k and lambda
+  rvfl-jax sweep --kappa log:0.1:10:8 --sigma log:1e-4:1:8 --orders 5
+      -kF-Bayes over five task orders
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = build_parser().parse_args(argv)
@@ -62,6 +73,20 @@ def build_parser() -> argparse.ArgumentParser:
     _add_network_options(run)
     _add_style_options(run)
     _add_run_options(run)
+    sweep = commands.add_parser(
+        "sweep",
+        help="try a grid in one program and choose without test data",
+        description="Run every configuration of a grid along the stream in one compiled program,"
+        " choose by what was lost on each batch before it was learned, test the choice once,"
+        " print a table, and write sweep.json and sweep.png. Values are numbers, lin:low:high:count"
+        " or log:low:high:count.",
+        epilog=SWEEP_EXAMPLES,
+        formatter_class=_Formatter,
+    )
+    sweep.set_defaults(command=_sweep)
+    _add_data_options(sweep)
+    _add_network_options(sweep, ridge=False)
+    _add_sweep_options(sweep)
     return parser
 
 
@@ -89,11 +114,12 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_network_options(parser: argparse.ArgumentParser) -> None:
+def _add_network_options(parser: argparse.ArgumentParser, *, ridge: bool = True) -> None:
     group = parser.add_argument_group("network")
     group.add_argument("--num-layers", type=int, default=3, metavar="L", help="sub-learners")
     group.add_argument("--num-nodes", type=int, default=128, metavar="N", help="nodes of each")
-    group.add_argument("--ridge", type=float, default=0.1, help="lambda")
+    if ridge:
+        group.add_argument("--ridge", type=float, default=0.1, help="lambda")
     group.add_argument(
         "--activation", default="relu", help="relu, leaky_relu, sigmoid, tanh or swish"
     )
@@ -152,6 +178,62 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
+def _add_sweep_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("grid")
+    for name, meaning in (
+        ("k", "constant forward strengths"),
+        ("kappa", "scales of the adaptive k, in place of --k"),
+        ("sigma", "noise levels of the adaptive k, in place of --k"),
+        ("weight-scale", "factors on the random weights"),
+    ):
+        group.add_argument(
+            f"--{name}",
+            type=_values,
+            nargs="+",
+            help=f"{meaning} (default: none)",
+            default=argparse.SUPPRESS,
+        )
+    group.add_argument(
+        "--ridge",
+        type=_values,
+        nargs="+",
+        help="lambda (default: 0.1)",
+        default=argparse.SUPPRESS,
+    )
+    group.add_argument("--seeds", type=int, default=3, help="networks for every configuration")
+    group.add_argument("--orders", type=int, default=1, help="task orders for every configuration")
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--criterion",
+        choices=("prequential_loss", "prequential_accuracy"),
+        default="prequential_loss",
+        help="what the best configuration is best by",
+    )
+    group.add_argument("--precision", choices=("double", "single"), default="double", help=" ")
+    group.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help=" ")
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _values(text: str) -> tuple[float, ...]:
+    """One number, or lin:low:high:count, or log:low:high:count."""
+    kind, *rest = text.split(":")
+    try:
+        if not rest:
+            return (float(text),)
+        low, high, count = float(rest[0]), float(rest[1]), int(rest[2])
+        fits = kind in ("lin", "log") and len(rest) == 3 and count >= 1
+        if not fits or (kind == "log" and not (low > 0 and high > 0)):
+            raise ValueError
+    except (ValueError, IndexError):
+        raise argparse.ArgumentTypeError(
+            f"expected a number, lin:low:high:count or log:low:high:count, got {text!r}"
+        ) from None
+    steps = [i / max(count - 1, 1) for i in range(count)]
+    if kind == "lin":
+        return tuple(low + (high - low) * step for step in steps)
+    return tuple(low * (high / low) ** step for step in steps)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -179,6 +261,34 @@ def _run(arguments: argparse.Namespace) -> int:
     for line in closing_lines(result):
         console.print(line, highlight=False)
     console.print(f"Wrote {arguments.out / 'results.json'} and {arguments.out / 'curves.png'}.")
+    return 0
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from rvfl_jax.plots import heat_map
+    from rvfl_jax.report import sweep_lines, sweep_table
+    from rvfl_jax.sweep_job import SweepConfig, drawn_axes, run_sweep, save_sweep
+
+    options = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name not in ("command", "out", "quiet")
+    }
+    for name in ("k", "kappa", "sigma", "ridge", "weight_scale"):
+        if name in options:
+            options[name] = tuple(value for values in options[name] for value in values)
+    config = SweepConfig(**options)
+    with _progress(arguments.quiet) as progress:
+        outcome = run_sweep(config, progress)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    save_sweep(outcome, arguments.out / "sweep.json")
+    figure = heat_map(outcome.result, *drawn_axes(outcome.result), value=config.criterion)
+    figure.savefig(arguments.out / "sweep.png", dpi=150)
+    console = Console()
+    console.print(sweep_table(outcome.result, config.criterion))
+    for line in sweep_lines(outcome):
+        console.print(line, highlight=False)
+    console.print(f"Wrote {arguments.out / 'sweep.json'} and {arguments.out / 'sweep.png'}.")
     return 0
 
 

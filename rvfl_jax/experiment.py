@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from rvfl_jax.history import History
 from rvfl_jax.labels import to_columns
 from rvfl_jax.linalg import PRECISIONS, matmul, precision_scope
 from rvfl_jax.offline import separate_edrvfl
+from rvfl_jax.provenance import device, versions
 from rvfl_jax.run import offline_scores, run_stream
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
 from rvfl_jax.strength import adaptive_k
@@ -392,26 +392,26 @@ def save_results(result: Comparison, path: Path) -> None:
         "training_rows": result.rows,
         "seeds": result.seeds,
         "protocols": list(metrics.PROTOCOLS),
-        "versions": {name: version(name) for name in ("rvfl-jax", "jax", "jaxlib", "numpy")},
+        "versions": versions(),
         "python": platform.python_version(),
-        "device": jax.devices()[0].device_kind,
+        "device": device(),
         "offline": result.offline.metrics,
         "styles": {
             name: {"metrics": style.metrics, "runs": [h._asdict() for h in style.histories]}
             for name, style in result.styles.items()
         },
     }
-    path.write_text(json.dumps(_plain(content)) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(plain(content)) + "\n", encoding="utf-8")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Arrays as lists, NaN as null, so that any JSON reader takes it."""
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float):
         return round(value, 9) if np.isfinite(value) else None
     return value

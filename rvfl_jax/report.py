@@ -7,6 +7,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from rvfl_jax.experiment import OFFLINE, Comparison, StyleResult
+from rvfl_jax.sweep_job import SweepOutcome
 from rvfl_jax.sweep_result import Sweep
 
 # Heading, metric, factor, digits: accuracies in per cent, so that the table fits 80 columns.
@@ -95,6 +96,20 @@ def sweep_table(result: Sweep, criterion: str = "prequential_loss", rows: int = 
     for point, value in ranking[:rows]:
         table.add_row(*(_written(point[name]) for name in names), f"{value:.6g}")
     return table
+
+
+def sweep_lines(outcome: SweepOutcome) -> Sequence[str]:
+    """What was tried, and what the choice reaches on the test set."""
+    config, test = outcome.config, outcome.test
+    accuracy = {name: f"{100 * value:.2f}" for name, value in test.items()}
+    return [
+        f"{outcome.dataset}: {config.tasks} tasks, {config.batches} batches;"
+        f" {outcome.result.healthy.size} runs, of which every configuration had {config.seeds}"
+        f" seed(s) on {config.orders} task order(s). Chosen without test data.",
+        "The best, tested once with the first seed and order, in per cent: class-incremental"
+        f" {accuracy['accuracy_class_incremental']}, task aware {accuracy['accuracy_task_aware']}"
+        + (f", ACC {accuracy['ACC']}." if "ACC" in accuracy else "."),
+    ]
 
 
 def _written(value: object) -> str:

@@ -185,3 +185,59 @@ def test_learners_are_named_as_in_the_paper():
 def test_nested_and_overlapping_spans_count_once():
     assert covered([]) == 0
     assert covered([(0.0, 4.0), (1.0, 2.0), (3.0, 5.0), (7.0, 8.0)]) == 6
+
+
+def sweep_command(tmp_path, *options):
+    small = ["--num-layers", "1", "--num-nodes", "8", "--batches", "10", "--seeds", "2"]
+    return cli.main(["sweep", *small, "--quiet", "--out", str(tmp_path), *options])
+
+
+@pytest.mark.slow
+def test_sweep_writes_results_and_a_picture(tmp_path, capsys):
+    assert sweep_command(tmp_path, "--k", "0", "lin:0.5:1:2", "--ridge", "log:0.1:10:2") == 0
+    content = json.loads((tmp_path / "sweep.json").read_text())
+    assert content["axes"] == ["k", "ridge", "seed"]
+    np.testing.assert_allclose(content["coords"]["k"], [0, 0.5, 1])
+    np.testing.assert_allclose(content["coords"]["ridge"], [0.1, 10])
+    losses = np.array(content["prequential_loss"]).mean(axis=-1)
+    k, ridge = np.unravel_index(np.argmin(losses), losses.shape)
+    assert content["best"] == {
+        "k": content["coords"]["k"][k],
+        "ridge": content["coords"]["ridge"][ridge],
+    }
+    assert 0 < content["test_of_the_best"]["accuracy_class_incremental"] <= 1
+    assert {"key", "versions", "device", "data", "learner"} <= set(content["provenance"])
+    assert (tmp_path / "sweep.png").stat().st_size > 10_000
+    output = capsys.readouterr().out
+    assert "the best 6 of 6 configurations" in output
+    assert max(len(line) for line in output.splitlines()) <= 80
+
+
+@pytest.mark.slow
+def test_sweep_of_the_adaptive_strength_over_orders(tmp_path):
+    options = ("--kappa", "0.5", "2", "--orders", "2", "--criterion", "prequential_accuracy")
+    assert sweep_command(tmp_path, *options) == 0
+    content = json.loads((tmp_path / "sweep.json").read_text())
+    assert content["axes"] == ["kappa", "ridge", "seed", "stream"]
+    assert np.shape(content["prequential_loss"]) == (2, 1, 2, 2)
+
+
+@pytest.mark.parametrize("value", ["lin:0:1", "log:0:1:3", "cubic:0:1:3", "lin:a:1:3", "x"])
+def test_sweep_rejects_values_it_cannot_read(tmp_path, value, capsys):
+    with pytest.raises(SystemExit):
+        sweep_command(tmp_path, "--k", value)
+    assert "expected a number, lin:low:high:count" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--k", "1", "--kappa", "1"), "k: expected either k or kappa and sigma"),
+        (("--k", "-1"), "k: expected finite and at least 0"),
+        (("--seeds", "0"), "seeds, orders: expected at least 1"),
+    ],
+)
+def test_sweep_errors_are_one_line(tmp_path, options, message, capsys):
+    assert sweep_command(tmp_path, *options) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
