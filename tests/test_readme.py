@@ -12,9 +12,12 @@ from tests.streams import environment
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
 @pytest.mark.slow
 def test_example_runs_as_printed(tmp_path):
-    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    example = EXAMPLES[0]
     assert len(example.strip().splitlines()) <= 17
     finished = subprocess.run(
         [sys.executable, "-c", example],
@@ -28,6 +31,21 @@ def test_example_runs_as_printed(tmp_path):
     accuracy, sample = finished.stdout.strip().splitlines()
     assert float(accuracy) > 0.95
     assert sample.startswith("predicted")
+
+
+@pytest.mark.slow
+def test_sweep_runs_as_printed(tmp_path):
+    (_, example) = EXAMPLES
+    finished = subprocess.run(
+        [sys.executable, "-c", example],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.startswith("best of (3, 17, 3) {'ridge': ")
 
 
 def test_linked_files_exist():
