@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # What would this stream have changed?
+# # Which way would the stream have moved k?
 #
 # A learner here has two numbers to set, the ridge $\lambda$ and the forward strength $k$,
 # and the common way to set them is a grid. But a run along a stream is one pure function,
@@ -24,7 +24,6 @@
 
 # %%
 import time
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -130,8 +129,8 @@ for slopes in at_zero.values():
 
 # %% [markdown]
 # Both orders answer alike: yes where the ridge is weak, no where it is strong. The two
-# numbers stand in for each other, so that they have to be chosen together, and an answer at
-# one $\lambda$ says nothing of another.
+# numbers stand in for each other and have to be chosen together; an answer at one $\lambda$
+# says nothing of another.
 #
 # ## The grid
 #
@@ -176,7 +175,7 @@ for name, stream in streams.items():
 # Twelve steps of Adam on $\log k$ and $\log \lambda$ begin where one would begin by hand, at
 # -F with $\lambda = 1$. A short memory ($\beta_1 = 0.5$, $\beta_2 = 0.9$) and a rate that falls
 # from 1.5 to nothing suit a search of a dozen steps. The best point met is kept. We start from
-# the corners of the grid too, to see how far one may trust this; they do not count.
+# two opposite corners of the grid too, to see how far this may be trusted; they do not count.
 
 # %%
 STEPS = 12
@@ -202,7 +201,7 @@ def descend(start, stream, steps=STEPS, rate=1.5):
     return np.array(values), np.array(points)
 
 
-corners = [(k, ridge) for k in GRID["k"][[0, -1]] for ridge in ridges[[0, -1]]]
+corners = [(GRID["k"][0], ridges[-1]), (GRID["k"][-1], ridges[0])]
 paths, corner_paths = {}, {}
 for name, stream in streams.items():
     values, points = paths[name] = descend([[1.0], [1.0]], stream)
@@ -210,42 +209,43 @@ for name, stream in streams.items():
     corner_paths[name] = [descend([[k], [ridge]], stream) for k, ridge in corners]
     best_of_grid = found[name]["grid of k"][0]
     print(f"{name}: {values.min():.4f}, the grid {best_of_grid:.4f}")
-    print("  after each step   ", np.round(values, 3))
+    print("  on the way        ", np.round(values, 3))
+    short_of = [values.min() / best_of_grid - 1 for values, _ in corner_paths[name]]
     print(
-        "  from the corners  ",
-        [f"{v.min() / best_of_grid - 1:+.1%}" for v, _ in corner_paths[name]],
+        "  from the corners  ", "".join(f"{gap:+8.1%}" for gap in short_of), " of the grid's best"
     )
-    assert values.min() <= 1.01 * best_of_grid
+    assert found[name]["descent"][0] <= 1.01 * best_of_grid
 
 # %%
-colours = {"path": "#D55E00", "corner": "#E69F00"}
+levels = np.array([1, 1.01, 1.03, 1.1, 1.2, 1.4, 1.7, 2, 3])
+shades = plt.get_cmap("Greys_r")(np.linspace(0.35, 1, len(levels)))
 figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
 for axis, name in zip(axes, streams, strict=True):
-    losses = swept[name].prequential_loss[1:]
-    levels = losses.min() * np.array([1, 1.01, 1.03, 1.1, 1.2, 1.4, 1.7, 2, 2.5, 3.5])
-    map_ = axis.contourf(
-        GRID["k"],
-        ridges,
-        losses.T / losses.min(),
-        levels / losses.min(),
-        cmap="Blues",
-        extend="both",
+    losses = swept[name].prequential_loss[1:].T
+    drawn = axis.contourf(
+        GRID["k"], ridges, losses / losses.min(), levels, colors=shades, extend="max"
     )
-    axis.plot(*map(np.ravel, np.meshgrid(GRID["k"], ridges)), ".", color="0.45", ms=3)
+    axis.plot(*np.meshgrid(GRID["k"], ridges), ".", color="0.3", ms=3)
     for _, points in corner_paths[name]:
-        axis.plot(*points[:, :, 0].T, "-", color=colours["corner"], lw=1)
-    axis.plot(*paths[name][1][:, :, 0].T, "o-", color=colours["path"], ms=4, lw=2)
+        axis.plot(*points[:, :, 0].T, color="#0072B2", lw=1.5, ls="--", label="from a corner")
+    axis.plot(*paths[name][1][:, :, 0].T, "o-", color="#D55E00", ms=4, lw=2, label="descent")
     axis.set(xscale="log", yscale="log", xlabel="forward strength k")
     axis.set_title(name, loc="left")
 axes[0].set_ylabel("ridge λ")
-figure.colorbar(
-    map_, ax=axes, label="prequential loss / least of the grid", ticks=levels / losses.min()
-)
+handles, labels = axes[0].get_legend_handles_labels()
+axes[0].legend(handles[-2:], labels[-2:], loc="upper right")
+figure.colorbar(drawn, ax=axes, label="prequential loss / least of the grid", ticks=levels)
 plt.show()
 
 # %% [markdown]
-# What did this cost? A value with its gradient is dearer than a value, and is counted here at
-# what it really takes, in units of one pass along the stream without a gradient.
+# From -F with $\lambda = 1$ the descent ends just below the grid's best on one stream and
+# just above it on the other, well inside the one per cent that we asked for. It is no oracle:
+# from the upper left corner it falls 2 % short on the shuffled stream, having run out to a
+# tiny $k$, where all is flat in a logarithm. (Colours are drawn between the dots, and only there.)
+#
+# What did it cost? A value with its gradient is dearer than a value, and is counted here at
+# the time it really takes, in units of one pass along the stream without a gradient.
+# (With `checkpoint=True`, for streams that do not fit in memory, it takes about twice as long.)
 
 
 # %%
@@ -271,8 +271,8 @@ assert STEPS * with_gradient < 64
 
 # %% [markdown]
 # In passes the descent wins. In seconds it does not: `sweep` knows that $P$ does not depend on
-# $k$, shares it, and runs the whole grid in the time of fewer passes than the descent takes.
-# For two numbers, sweep. The gradient earns its keep where a grid is out of the question.
+# $k$, shares it, and is through with the whole grid before the descent is at its end. For two
+# numbers, sweep. A gradient earns its keep where no grid can go.
 #
 # ## Six numbers
 #
@@ -307,9 +307,8 @@ for name, stream in streams.items():
 SHARP = 10.0
 
 
-def along(k, ridge, stream, columns):
-    """Loss of every batch, and smooth and true accuracy on the test rows after it."""
-    learner = make(k, ridge)
+def along(learner, stream, columns):
+    """Loss of every batch, smooth and true accuracy on test rows after it, and next strength."""
     X, weight = jnp.asarray(stream.X), jnp.asarray(stream.weight)
     state = learner.init(key, X.shape[-1], CLASSES)
     Z = learner.stream.embed(state, data.X_test)
@@ -323,7 +322,8 @@ def along(k, ridge, stream, columns):
         scores = learner.stream.read(carry, Z)
         smooth = jnp.mean(jnp.sum(truth * learner.combine(SHARP * scores), axis=-1))
         accuracy = jnp.mean(learner.combine(scores).argmax(axis=-1) == columns)
-        return carry, (jnp.sum(weight * errors) / jnp.sum(weight), smooth, accuracy)
+        batch_loss = jnp.sum(weight * errors) / jnp.sum(weight)
+        return carry, (batch_loss, smooth, accuracy, jnp.mean(info.k_next))
 
     nothing_follows = jnp.roll(weight, -1, axis=0).at[-1].set(0)
     batches = jnp.asarray(stream.y), weight, jnp.roll(X, -1, axis=0), nothing_follows
@@ -334,31 +334,153 @@ def along(k, ridge, stream, columns):
 def with_slopes(point, stream, columns):
     """What `along` gives, and its derivative with respect to log k."""
     k, ridge = point
-    return jax.jvp(lambda k: along(k, ridge, stream, columns), (k,), (k,))
+    return jax.jvp(lambda k: along(make(k, ridge), stream, columns), (k,), (k,))
 
 
-def watch(point, stream):
+def watch(point, stream, program=with_slopes):
     columns = np.argsort(stream.classes)[data.y_test]
     point = at(*point) if np.ndim(point) == 1 else point
     with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, with_slopes(point, stream, columns))
+        return jax.tree.map(np.asarray, program(point, stream, columns))
 
 
-seen = {name: watch(found[name]["descent"][1], stream) for name, stream in streams.items()}
+views = {}
 for name, stream in streams.items():
-    (losses, smooth, accuracy), (slopes, smooth_slopes, _) = seen[name]
+    learned = found[name]["descent"]
+    ridge = learned[1][1]
     rows = stream.weight.sum(axis=1)
-    assert np.isclose(losses @ rows / rows.sum(), found[name]["descent"][0], rtol=1e-9)
-    print(name, "smooth and true accuracy, correlation", np.corrcoef(smooth, accuracy)[0, 1])
-    print((slopes * rows / rows.sum()).round(4), (slopes @ rows / rows.sum()))
-    print(smooth_slopes.round(4))
-for stuff in (1.0,):
-    for name, stream in streams.items():
-        k, ridge = found[name]["descent"][1]
-        print(name, watch((stuff, ridge), stream)[1][1].round(4))
-        a, b = (watch((stuff * f, ridge), stream)[0][2] for f in (np.exp(0.5), np.exp(-0.5)))
-        print((a - b).round(4))
+    views[name] = {"learned k": watch(learned[1], stream), "k = 1": watch((1.0, ridge), stream)}
+    losses, smooth, accuracy, _ = views[name]["learned k"][0]
+    assert np.isclose(losses @ rows / rows.sum(), learned[0], rtol=1e-9)
+    up, down = (watch((np.exp(side), ridge), stream)[0][2] for side in (0.5, -0.5))
+    views[name]["accuracy moved"] = up - down
+    assert views[name]["k = 1"][1][1][-1] == 0  # no batch is announced to the last one
+    print(f"{name}: smooth and true acc(t) correlate at {np.corrcoef(smooth, accuracy)[0, 1]:.4f}")
+
+first = streams["new classes"].task_ends[:-1] + 1
+wishes = views["new classes"]["learned k"][1][0]
+others = np.delete(wishes, first)
+print("\nnew classes, derivative of the batch's loss by log k, at the learned k:")
+print(
+    "first batches of tasks 2 to 5", np.round(wishes[first], 3), f"sum {wishes[first].sum():+.3f}"
+)
+print(f"the other 46 batches                                 sum {others.sum():+.3f}")
+assert (wishes[first] < 0).all()
+assert others.sum() > 0
+
+# %%
+figure, axes = plt.subplots(2, 2, figsize=(11, 6.6), sharex=True, layout="constrained")
+for (left, right), (name, view) in zip(axes, views.items(), strict=True):
+    left.plot(view["k = 1"][1][0], "o--", color="#E69F00", ms=3, lw=1, label="at k = 1")
+    left.plot(
+        view["learned k"][1][0], "o-", color="#0072B2", ms=3, lw=1.5, label="at the learned k"
+    )
+    right.plot(
+        view["accuracy moved"], "o", color="0.6", ms=4, label="acc(t): k = 1.65 less k = 0.61"
+    )
+    right.plot(view["k = 1"][1][1], "--", color="#E69F00", lw=2, label="smooth, at k = 1")
+    right.plot(
+        view["learned k"][1][1], "-", color="#0072B2", lw=2, label="smooth, at the learned k"
+    )
+    left.set_title(f"{name}: loss of the batch", loc="left")
+    right.set_title(f"{name}: accuracy on the test rows", loc="left")
+    for axis in (left, right):
+        axis.axhline(0, color="0.3", lw=0.8, zorder=0)
+        axis.spines[["top", "right"]].set_visible(False)
+        for end in streams[name].task_ends[:-1]:
+            axis.axvline(end + 0.5, color="0.8", lw=1, zorder=0)
+for axis in axes[1]:
+    axis.set_xlabel("batch")
+for axis in axes[:, 0]:
+    axis.set_ylabel("derivative by log k")
+for axis in axes[0]:
+    axis.legend(frameon=False)
+plt.show()
+
+# %% [markdown]
+# On the left, new classes: the learned $k$ is a truce. The first batch of each new task wants
+# more; the first batches of all, where ridge is right already and $k$ hushes it for nothing,
+# want less; the rest hardly care. Now, the first batch of a task is one on which no learner
+# can be right, for its classes have never been seen. What $k$ buys there is not a better
+# decision but a wrong one said less loudly. The shuffled stream has no such batches, only a
+# beginning.
+#
+# On the right, acc(t) moves roughly as its smooth stand-in says. At $k = 1$ a larger $k$ costs
+# accuracy in both orders nearly everywhere. The effect is largest in the first batches of a
+# task and fades from there, and at the very end, where nothing is announced, it is exactly
+# zero. At the learned $k$ there is little left to gain or lose, the first few batches aside.
+#
+# ## Could k follow the stream?
+#
+# As batches do not interfere, the sweep has the answer already: take, for every batch by itself,
+# the best of the nine values of $k$. That is hindsight, and no method. But it tells how much a
+# strength that follows the stream could gain, and -kF-Bayes, eq. (29), is such a strength.
+
+
+# %%
+@jax.jit
+def along_bayes(point, stream, columns):
+    kappa, ridge = point
+    return along(make_bayes(kappa, ridge), stream, columns)
+
+
 for name, stream in streams.items():
-    for m in ("-R", "grid of k", "descent", "per layer"):
-        (l, sm, acc), _ = watch(found[name][m][1], stream)
-        print(name, m, acc.mean(), acc[-1])
+    rows = stream.weight.sum(axis=1)
+    one_k, (_, ridge) = found[name]["grid of k"]
+    each = swept[name].loss[:, list(ridges).index(ridge)]
+    by_batch = each.min(axis=0) @ rows / rows.sum()
+    print(f"{name}: loss {one_k:.4f} with one k, {by_batch:.4f} with the best k of every batch")
+    if name == "new classes":
+        picks = with_zero[each.argmin(axis=0)]
+        # What a step reports as next is the strength of the batch after it.
+        _, _, _, k_next = watch(found[name]["-kF-Bayes"][1], stream, along_bayes)
+        print("  first batches, in hindsight  ", picks[first], " median of all", np.median(picks))
+        print("  first batches, -kF-Bayes     ", np.round(k_next[first - 1], 3))
+        print("  the batches just before them ", np.round(k_next[first - 2], 3))
+        assert (picks[first] == GRID["k"][-1]).all()
+        assert np.median(picks) < 0.01
+
+# %% [markdown]
+# In hindsight the first batch of each new task gets the largest $k$ on the grid, and nearly
+# all others next to none. That takes a ninth off the loss, and is there for whoever notices
+# that a batch is new. -kF-Bayes does not: its strength falls as the stream grows older and the
+# inverse Gram matrix shrinks, and where a task begins it rises a little, or not at all. With
+# the default $\kappa$ it lost more than ridge did; with the best $\kappa$ of a grid, more than
+# one constant. In shuffled order there is nothing to follow, and one $k$ does as well as fifty.
+#
+# ## On the test set
+#
+# All choices are made, by the loss on the stream alone. The scans above give acc(t) after every
+# batch; `run_stream` must say the same.
+
+# %%
+stream, (_, point) = streams["new classes"], found["new classes"]["descent"]
+test = data.X_test, data.y_test
+run = rvfl_jax.run_stream(make(*point), stream, key=key, test=test, expert=None)
+(_, _, accuracy, _), _ = watch(point, stream)
+np.testing.assert_allclose(accuracy, run.history.accuracy["class_incremental"], rtol=1e-6)
+
+for name, stream in streams.items():
+    print(f"{name:16}{'loss':>8}{'mean acc(t)':>13}{'at the end':>12}")
+    summary = []
+    for method, (value, point) in found[name].items():
+        if method in ("-kF-Bayes", "grid of kappa"):
+            _, _, accuracy, _ = watch(point, stream, along_bayes)
+        else:
+            (_, _, accuracy, _), _ = watch(point, stream)
+        summary.append((accuracy.mean(), accuracy[-1]))
+        print(f"{method:16}{value:8.4f}{accuracy.mean():13.4f}{accuracy[-1]:12.4f}")
+    print()
+    assert np.ptp(summary, axis=0).max() < 0.02
+
+# %% [markdown]
+# Against ridge with a $\lambda$ of its own, the learned $k$ takes 3 % off the prequential loss
+# with new classes and 2 % in shuffled order. Of that, nothing reaches the test set: acc(t) is
+# within a few thousandths for all constants, in no consistent order, and the ends agree but
+# for a row or two of 450, as they must when $\lambda$ is alike, for the last forward term is
+# gone. Nor did six numbers do more there than two.
+#
+# So the gradient found in a dozen steps what the grid found, and `sweep` found it sooner. What no
+# grid would have said is *why*: one derivative at $k = 0$ told whether to bother, and fifty in
+# forward mode told that on this stream $k$ is a matter of four batches. All of this is one
+# network, one seed and one small data set; the derivatives cost little to take on another.

@@ -152,7 +152,9 @@ def heat_map(
         _ticks(axis.xaxis, result.coords[x])
         _ticks(axis.yaxis, result.coords[y])
         axis.set_ylabel(y)
-    axis.set(xlabel=x, title=f"{label}; the star marks the best")
+    axis.set_xlabel(x)
+    if axes is None:
+        axis.set_title(f"{label}; the star marks the best")
     return figure
 
 

@@ -127,7 +127,8 @@ def run_stream(
         >>> run = run_stream(learner, stream, key=jax.random.key(0), test=(X_test, y_test))
         >>> run.history.accuracy["class_incremental"]
 
-    A second run of the same learner on the same shapes compiles nothing.
+    A second run of the same learner on the same shapes compiles nothing; another learner, be
+    it of equal options, is another program.
 
     Args:
         learner: the method.
