@@ -44,8 +44,8 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Config:
-    """What `rvfl-jax run` compares; see its `--help`."""
+class Setting:
+    """Data, stream and network, which every command has; see `rvfl-jax run --help`."""
 
     dataset: str = "digits"
     label: str = "label"
@@ -55,6 +55,28 @@ class Config:
     blur: float = 0.0
     num_layers: int = 3
     num_nodes: int = 128
+    activation: str = "relu"
+    weight_init: str = "lecun_uniform"
+    ensemble: str = "mean"
+    precision: str = "double"
+
+    def stream(self, data: Dataset, seed: int) -> Stream:
+        """The training rows as the stream of a seed."""
+        return class_incremental_stream(
+            data.X_train,
+            data.y_train,
+            num_tasks=self.tasks,
+            num_batches=self.batches,
+            seed=seed,
+            order=self.order,
+            blur=self.blur,
+        )
+
+
+@dataclass(frozen=True)
+class Config(Setting):
+    """What `rvfl-jax run` compares; see its `--help`."""
+
     ridge: float = 0.1
     styles: tuple[str, ...] = STYLES
     k: tuple[float, ...] = ()
@@ -62,13 +84,9 @@ class Config:
     sigma: float = 1e-5
     estimator: str = "inverse_trace"
     reuse_k: bool = False
-    activation: str = "relu"
-    weight_init: str = "lecun_uniform"
-    ensemble: str = "mean"
     cold_start: str = "exact"
     solver: str = "auto"
     seeds: int | None = None
-    precision: str = "double"
     evaluate: str = "batch"
 
 
@@ -208,15 +226,7 @@ def _cases(config: Config, data: Dataset, seeds: int) -> list[tuple[Dataset, Str
     for seed in range(seeds):
         if seed:
             data = load_dataset(config.dataset, seed=seed, label=config.label)
-        stream = class_incremental_stream(
-            data.X_train,
-            data.y_train,
-            num_tasks=config.tasks,
-            num_batches=config.batches,
-            seed=seed,
-            order=config.order,
-            blur=config.blur,
-        )
+        stream = config.stream(data, seed)
         cases.append((data, stream, by_task(stream)))
     longest = max(stream.X.shape[1] for _, stream, _ in cases)
     largest = max(tasks.X.shape[1] for _, _, tasks in cases)

@@ -12,30 +12,19 @@ import numpy as np
 from rvfl_jax import metrics
 from rvfl_jax.data import load_dataset
 from rvfl_jax.edrvfl import edrvfl
-from rvfl_jax.experiment import Progress, plain
+from rvfl_jax.experiment import Progress, Setting, plain
 from rvfl_jax.run import run_stream
-from rvfl_jax.stream import class_incremental_stream, pad_batches
+from rvfl_jax.stream import pad_batches
 from rvfl_jax.strength import adaptive_k
 from rvfl_jax.sweep import sweep
 from rvfl_jax.sweep_result import CRITERIA, Sweep
-from rvfl_jax.types import Learner, Stream
+from rvfl_jax.types import Learner
 
 
 @dataclass(frozen=True)
-class SweepConfig:
+class SweepConfig(Setting):
     """What `rvfl-jax sweep` tries; see its `--help`."""
 
-    dataset: str = "digits"
-    label: str = "label"
-    tasks: int = 5
-    batches: int = 50
-    order: str = "tasks"
-    blur: float = 0.0
-    num_layers: int = 3
-    num_nodes: int = 128
-    activation: str = "relu"
-    weight_init: str = "lecun_uniform"
-    ensemble: str = "mean"
     k: tuple[float, ...] = ()
     kappa: tuple[float, ...] = ()
     sigma: tuple[float, ...] = ()
@@ -44,7 +33,6 @@ class SweepConfig:
     seeds: int = 3
     orders: int = 1
     criterion: str = "prequential_loss"
-    precision: str = "double"
 
 
 @dataclass
@@ -77,7 +65,7 @@ def run_sweep(
     """
     grid = grid_of(config)
     data = load_dataset(config.dataset, seed=0, label=config.label)
-    streams = [_stream(config, data, seed) for seed in range(config.orders)]
+    streams = [config.stream(data, seed) for seed in range(config.orders)]
     longest = max(stream.X.shape[1] for stream in streams)
     streams = [pad_batches(stream, longest) for stream in streams]
     key = jax.random.key(0)
@@ -150,18 +138,6 @@ def make_learner(
         weight_init=config.weight_init,
         weight_scale=weight_scale,
         ensemble=config.ensemble,
-    )
-
-
-def _stream(config: SweepConfig, data: Any, seed: int) -> Stream:
-    return class_incremental_stream(
-        data.X_train,
-        data.y_train,
-        num_tasks=config.tasks,
-        num_batches=config.batches,
-        seed=seed,
-        order=config.order,
-        blur=config.blur,
     )
 
 
