@@ -7,6 +7,7 @@ import numpy as np
 
 from rvfl_jax.evaluation import Evaluation, Examined
 from rvfl_jax.metrics import cumulative_regret
+from rvfl_jax.provenance import Provenance
 from rvfl_jax.types import Array, Stream
 
 
@@ -70,7 +71,7 @@ class History(NamedTuple):
     kl: np.ndarray
     R: dict[str, np.ndarray]
     task_rows: np.ndarray
-    provenance: dict[str, Any]
+    provenance: Provenance
 
 
 def build_history(
@@ -78,7 +79,7 @@ def build_history(
     schedule: np.ndarray | None,
     stream: Stream,
     test: Examined | None,
-    provenance: dict[str, Any],
+    provenance: Provenance,
 ) -> History:
     """Make a `History` of what the scan recorded.
 

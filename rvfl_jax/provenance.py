@@ -1,6 +1,7 @@
 """What a result depends on: key, configuration, versions, device, data."""
 
 import hashlib
+import json
 import platform
 from collections.abc import Sequence
 from functools import cache
@@ -15,9 +16,17 @@ from rvfl_jax.types import Array, Learner, Stream
 PACKAGES = ("rvfl-jax", "jax", "jaxlib", "numpy")
 
 
+@jax.tree_util.register_static
+class Provenance(dict[str, Any]):
+    """A plain dict that JAX takes for structure, so that a history has arrays for leaves."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(json.dumps(self, sort_keys=True))
+
+
 def provenance(
     learner: Learner, stream: Stream | Sequence[Stream], key: Array, precision: str
-) -> dict[str, Any]:
+) -> Provenance:
     """A plain dict that goes into JSON: same contents, same results to the last bit.
 
     Args:
@@ -27,15 +36,17 @@ def provenance(
         precision: "double" or "single".
     """
     streams = [stream] if isinstance(stream, Stream) else list(stream)
-    return {
-        "learner": learner.description,
-        "key": _key_data(key),
-        "precision": precision,
-        "data": [fingerprint(one) for one in streams],
-        "versions": versions(),
-        "python": platform.python_version(),
-        "device": device(),
-    }
+    return Provenance(
+        {
+            "learner": learner.description,
+            "key": _key_data(key),
+            "precision": precision,
+            "data": [fingerprint(one) for one in streams],
+            "versions": versions(),
+            "python": platform.python_version(),
+            "device": device(),
+        }
+    )
 
 
 def fingerprint(stream: Stream) -> str:

@@ -4,6 +4,7 @@ import os
 # Tests of the main job and of threads run in processes of their own, without this flag.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
+import jax
 import matplotlib
 import pytest
 
@@ -11,6 +12,13 @@ import rvfl_jax
 from tests.streams import ragged_stream
 
 matplotlib.use("Agg")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs_at_once():
+    """A process may hold some 65,000 memory maps, and every compiled program takes several."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture
