@@ -233,7 +233,7 @@ class _Program:
             "num_steps": num_steps,
             "num_classes": num_classes,
         }
-        self.order, self.growth, self.base = self._nesting()
+        self.order, self.growth = self._nesting()
 
     def _values(self, axis: int, chosen: np.ndarray) -> dict[str, Any]:
         numbers = self.axes[axis].numbers
@@ -249,7 +249,7 @@ class _Program:
             values[STREAM] = data
         return values
 
-    def _nesting(self) -> tuple[list[int], dict[int, float], float]:
+    def _nesting(self) -> tuple[list[int], dict[int, float]]:
         """Traced axes from the dearest to the cheapest, and what each multiplies the carry by."""
         one = [np.zeros(1, int)] * len(self.axes)
         base = self._bytes([], one)
@@ -261,7 +261,7 @@ class _Program:
             alone = self._bytes([i], chosen) - base
             growth[i] = 1 + alone * (size - 1) / base if size > 1 else 1.0
         per_value = {i: (growth[i] - 1) / max(len(self.places[i]) - 1, 1) for i in self.traced}
-        return sorted(self.traced, key=lambda i: -per_value[i]), growth, base
+        return sorted(self.traced, key=lambda i: -per_value[i]), growth
 
     def _bytes(self, order: list[int], chosen: list[np.ndarray]) -> float:
         """Memory of the scan with the axes in `order` batched, all others at one value."""

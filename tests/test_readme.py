@@ -15,20 +15,24 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-@pytest.mark.slow
-def test_example_runs_as_printed(tmp_path):
-    example = EXAMPLES[0]
-    assert len(example.strip().splitlines()) <= 17
+def printed_by(example, folder):
     finished = subprocess.run(
         [sys.executable, "-c", example],
         capture_output=True,
         text=True,
         timeout=240,
         env=environment(),
-        cwd=tmp_path,
+        cwd=folder,
     )
     assert finished.returncode == 0, finished.stderr
-    accuracy, sample = finished.stdout.strip().splitlines()
+    return finished.stdout
+
+
+@pytest.mark.slow
+def test_example_runs_as_printed(tmp_path):
+    example = EXAMPLES[0]
+    assert len(example.strip().splitlines()) <= 17
+    accuracy, sample = printed_by(example, tmp_path).strip().splitlines()
     assert float(accuracy) > 0.95
     assert sample.startswith("predicted")
 
@@ -36,16 +40,7 @@ def test_example_runs_as_printed(tmp_path):
 @pytest.mark.slow
 def test_sweep_runs_as_printed(tmp_path):
     (_, example) = EXAMPLES
-    finished = subprocess.run(
-        [sys.executable, "-c", example],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment(),
-        cwd=tmp_path,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.startswith("best of (3, 17, 3) {'ridge': ")
+    assert printed_by(example, tmp_path).startswith("best of (3, 17, 3) {'ridge': ")
 
 
 def test_linked_files_exist():
