@@ -39,6 +39,17 @@ examples:
 """
 
 
+EMBED_EXAMPLES = """\
+examples:
+  rvfl-jax embed --model timm:vit_base_patch16_224.augreg_in21k --images birds/ --out birds.npz
+      a folder with one folder a class, or with train/ and test/ of such
+  rvfl-jax embed --model hf:facebook/dinov2-base --images cifar100.npz --out features.npz
+      arrays X_train, y_train, X_test and y_test of uint8 images
+  rvfl-jax run --dataset features.npz --tasks 10 --batches 200
+      learn what came out
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = build_parser().parse_args(argv)
@@ -87,6 +98,18 @@ def build_parser() -> argparse.ArgumentParser:
     _add_data_options(sweep)
     _add_network_options(sweep, ridge=False)
     _add_sweep_options(sweep)
+    embed = commands.add_parser(
+        "embed",
+        help="turn images into a feature file with a pretrained model",
+        description="Embed images with a frozen model and write an .npz file that the other"
+        " commands read. Finished blocks are kept, so that a killed job goes on; a complete file"
+        " of the same images and model is left as it is. timm: and hf: models need"
+        " pip install 'rvfl-jax[embed]'.",
+        epilog=EMBED_EXAMPLES,
+        formatter_class=_Formatter,
+    )
+    embed.set_defaults(command=_embed)
+    _add_embed_options(embed)
     return parser
 
 
@@ -214,6 +237,35 @@ def _add_sweep_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
+def _add_embed_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="timm:NAME, hf:NAME, or resnet56:FILE.npz",
+        default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--images",
+        required=True,
+        type=Path,
+        help="folder of class folders, or .npz",
+        default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help=".npz to write",
+        default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--batch-size", type=int, default=64, help="images at once")
+    parser.add_argument(
+        "--random-weights", action="store_true", help="untrained, with seed 0; to try things out"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
 def _values(text: str) -> tuple[float, ...]:
     """One number, or lin:low:high:count, or log:low:high:count."""
     kind, *rest = text.split(":")
@@ -289,6 +341,23 @@ def _sweep(arguments: argparse.Namespace) -> int:
     for line in sweep_lines(outcome):
         console.print(line, highlight=False)
     console.print(f"Wrote {arguments.out / 'sweep.json'} and {arguments.out / 'sweep.png'}.")
+    return 0
+
+
+def _embed(arguments: argparse.Namespace) -> int:
+    from rvfl_jax.encoders import embed_images, load_image_model, open_images
+
+    images = open_images(arguments.images)
+    model = load_image_model(arguments.model, random_weights=arguments.random_weights)
+    new = embed_images(
+        model,
+        images,
+        arguments.out,
+        batch_size=arguments.batch_size,
+        progress=not arguments.quiet,
+    )
+    done = "Wrote" if new else "Nothing to do: there are already"
+    print(f"{done} features of {len(images.labels)} images, {model.description}: {arguments.out}")
     return 0
 
 

@@ -168,7 +168,7 @@ def compare(config: Config, progress: Progress = lambda label, done, total: None
                 config, learner, stream, data, scores, key, evaluate, report
             )
             result.styles[style].histories.append(history)
-            result.styles[style].add(_summary(history, R_ind, seconds, stream.num_rows))
+            result.styles[style].add(run_metrics(history, R_ind, seconds, stream.num_rows))
             done += config.batches
     progress("done", total, total)
     return result
@@ -251,7 +251,7 @@ def _references(
         scores = offline_scores(learner, stream, data.X_test, key=key, precision=config.precision)
     with precision_scope(config.precision):
         hits, by_task_hits = _offline_hits(learner, scores, columns, stream.class_task)
-        R_ind = _separate_accuracy(
+        R_ind = separate_accuracy(
             learner,
             key,
             (tasks.X, tasks.y, tasks.weight),
@@ -287,7 +287,7 @@ def _mean_by_task(hit: Array, task: Array, bound: int) -> Array:
 
 
 @partial(jax.jit, static_argnames=("learner", "ridge", "activation"))
-def _separate_accuracy(
+def separate_accuracy(
     learner: Learner,
     key: Array,
     tasks: tuple[Array, Array, Array],
@@ -296,7 +296,16 @@ def _separate_accuracy(
     ridge: float,
     activation: str,
 ) -> Array:
-    """(Q,) class-incremental accuracy on each task of the expert trained on it alone."""
+    """(Q,) class-incremental accuracy on each task of the expert trained on it alone.
+
+    Args:
+        learner: gives the network and the ensemble.
+        key: of the random features.
+        tasks: X, y and weight of `by_task`.
+        test: inputs, columns and the task of each class.
+        ridge: lambda.
+        activation: of the network.
+    """
     (X, y, weight), (X_test, columns, class_task) = tasks, test
     m = len(class_task)
     state = learner.init(key, X.shape[-1], m)
@@ -339,7 +348,8 @@ def _timed_run(
     return run.history, clock.seconds
 
 
-def _summary(history: History, R_ind: np.ndarray, seconds: float, rows: int) -> dict[str, float]:
+def run_metrics(history: History, R_ind: np.ndarray, seconds: float, rows: int) -> dict[str, float]:
+    """One number a metric of a run, named as `results.json` names them."""
     values = {"seconds": seconds, "samples_per_second": rows / seconds}
     values["prequential_loss"] = float(
         np.nansum(history.prequential_loss * history.rows) / history.rows.sum()

@@ -326,6 +326,12 @@ def _shifted_solve_rule(
     return jnp.where(sound, matmul(vectors, rotated / stretch[..., None]), jnp.nan), True
 
 
+def eigh(A: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and eigenvectors in columns, of the symmetric (p, p) matrix A."""
+    values, vectors = _lapack_eigh(A)
+    return values, vectors
+
+
 def _lower_inverse(R: Array) -> Array:
     return solve_lower(R, jnp.eye(len(R), dtype=R.dtype))
 

@@ -97,3 +97,53 @@ def relative_error(got, want):
     got, want = np.asarray(got, float), np.asarray(want, float)
     assert got.shape == want.shape, (got.shape, want.shape)
     return np.max(np.abs(got - want)) / np.max(np.abs(want))
+
+
+def sparse_windows(projections, X, *, l1):
+    """Windows of the broad learning system: ADMM on each, features scaled to [0, 1].
+
+    `projections` (N2, s + 1, N1); the constant 0.1 stands last in every row.
+    """
+    rows = (X - X.mean(axis=1, keepdims=True)) / X.std(axis=1, keepdims=True)
+    rows = np.hstack([rows, np.full((len(X), 1), 0.1)])
+    windows = []
+    for projection in projections:
+        A = rows @ projection
+        inverse = np.linalg.inv(A.T @ A + np.eye(A.shape[1]))
+        z = u = np.zeros((A.shape[1], rows.shape[1]))
+        for _ in range(50):
+            x = inverse @ (A.T @ rows + z - u)
+            z = np.maximum(x + u - l1, 0) - np.maximum(-(x + u) - l1, 0)
+            u = u + x - z
+        T = rows @ z.T
+        windows.append((T - T.min(axis=0)) / (T.max(axis=0) - T.min(axis=0)))
+    return np.hstack(windows)
+
+
+def patch_features(
+    filters, offset, scale, shift, images, *, patch_size, pooling, threshold, contrast
+):
+    """Every patch of every image by loops: normalise, filter, rectify both ways, average."""
+    n, height, width, _ = images.shape
+    p, g = patch_size, pooling
+    rows, columns = height - p + 1, width - p + 1
+    responses = np.zeros((n, rows, columns, filters.shape[1]))
+    for i in range(rows):
+        for j in range(columns):
+            patch = images[:, i : i + p, j : j + p].reshape(n, -1)
+            patch = patch - patch.mean(axis=1, keepdims=True)
+            patch = patch / np.sqrt((patch**2).mean(axis=1, keepdims=True) + contrast**2)
+            responses[:, i, j] = patch @ filters - offset
+    both = np.concatenate(
+        [np.maximum(responses - threshold, 0), np.maximum(-responses - threshold, 0)], axis=-1
+    )
+    cuts = [np.linspace(0, size, g + 1).round().astype(int) for size in (rows, columns)]
+    pooled = np.stack(
+        [
+            both[:, cuts[0][i] : cuts[0][i + 1], cuts[1][j] : cuts[1][j + 1]].mean(axis=(1, 2))
+            for i in range(g)
+            for j in range(g)
+        ],
+        axis=1,
+    )
+    return (pooled.reshape(n, -1) - shift) * scale

@@ -8,7 +8,6 @@ core, so that two processes have twice the cores of one.
 import argparse
 import json
 import os
-import resource
 import socket
 import statistics
 import subprocess
@@ -75,7 +74,9 @@ def _contenders(precision: str) -> dict[str, Callable[[], Any]]:
 
 
 def peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not ru_maxrss: a process inherits what the one that started it had reached.
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def measure_sweeps(repeats: int) -> dict[str, Any]:
@@ -214,7 +215,9 @@ def scale(case: str, number: str, count: str, port: str, repeats: str) -> dict[s
         "eta_dagger": lambda: rvfl_jax.run_stream(
             covariance, short, key=key, mesh=mesh, layout="eta_dagger"
         ),
-        "sweep": lambda: rvfl_jax.sweep(_make, short, {"seed": np.arange(8)}, key=key, mesh=mesh),
+        "sweep": lambda: rvfl_jax.sweep(
+            _make, short, {"seed": np.arange(8), "k": [1.0]}, key=key, mesh=mesh
+        ),
     }
     call = calls[case]
     call()

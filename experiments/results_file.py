@@ -1,0 +1,58 @@
+"""Raw results of an experiment, kept as they come, so that a killed job goes on."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvfl_jax.experiment import plain
+from rvfl_jax.provenance import device, versions
+
+Record = dict[str, Any]
+
+
+class ResultsFile:
+    """A JSON file of named records made under one configuration.
+
+    A file of another configuration is set aside, never mixed with this one's records.
+    """
+
+    def __init__(self, path: Path, config: Any):
+        self.path = path
+        config = plain(asdict(config))
+        self.content: Record = {"config": config, "records": {}}
+        if path.is_file():
+            before = json.loads(path.read_text(encoding="utf-8"))
+            if before.get("config") == config:
+                self.content = before
+            else:
+                path.rename(path.with_suffix(".other.json"))
+        self.content |= {"versions": versions(), "device": device()}
+
+    @property
+    def records(self) -> Record:
+        """Name to record, of this call and of those before."""
+        return self.content["records"]
+
+    def once(self, name: str, make: Callable[[], Record]) -> Record:
+        """The record of that name, made and written now unless it is there."""
+        if name not in self.records:
+            self.records[name] = plain(make())
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self.path.with_suffix(".part")
+            partial.write_text(json.dumps(self.content) + "\n", encoding="utf-8")
+            os.replace(partial, self.path)
+        return self.records[name]
+
+
+def mean_and_deviation(values: Any, factor: float = 1.0, digits: int = 4) -> str:
+    """ "mean ± standard deviation" over seeds; "" where there is none."""
+    numbers = factor * np.array([np.nan if v is None else v for v in values], dtype=float)
+    if not len(numbers) or not np.isfinite(numbers).all():
+        return ""
+    mean = f"{numbers.mean():.{digits}f}"
+    return mean if len(numbers) == 1 else f"{mean} ± {numbers.std(ddof=1):.{digits}f}"
