@@ -147,9 +147,7 @@ def main(config: Config) -> None:
                 losses.append(float(loss))
                 right.append(float(share))
                 advance(done)
-        save_checkpoint(
-            config.out, {"params": state.params, "batch_stats": state.batch_stats}
-        )
+        save_checkpoint(config.out, {"params": state.params, "batch_stats": state.batch_stats})
         print(
             f"epoch {epoch + 1}: loss {np.mean(losses):.4f}, right {np.mean(right):.4f};"
             f" wrote {config.out}",

@@ -136,7 +136,8 @@ for slopes in at_zero.values():
 #
 # Sixty-four points, a factor of 3.7 apart in $k$ and of 5.2 in $\lambda$. Ridge gets the same
 # eight values of $\lambda$. So does -kF-Bayes, once with its default $\kappa = 1$ and once
-# with eight values of $\kappa$. `sweep` makes one program of a grid.
+# with eight values of $\kappa$, its $\sigma$ at the default and what it put in taken out again.
+# `sweep` makes one program of a grid.
 
 
 # %%

@@ -17,7 +17,7 @@
 # Which forward strength $k$? A single run answers with a single number, and hidden layers drawn
 # at random add noise to it. A fair answer takes many values of $k$ and several draws of
 # the network: here 64 times 10. In most of continual learning that is a night of jobs. Here it
-# is one compiled program and takes little more time than the ten draws alone. First we see why,
+# is one compiled program, and the 64 values of $k$ are the cheap part of it. First we see why,
 # then what the picture says, and last how to choose without a look at the test set.
 
 # %%

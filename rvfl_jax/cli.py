@@ -331,7 +331,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
             options[name] = tuple(value for values in options[name] for value in values)
     config = SweepConfig(**options)
     with _progress(arguments.quiet) as progress:
-        outcome = run_sweep(config, progress)
+        outcome = run_sweep(config, None if arguments.quiet else progress)
     arguments.out.mkdir(parents=True, exist_ok=True)
     save_sweep(outcome, arguments.out / "sweep.json")
     figure = heat_map(outcome.result, *drawn_axes(outcome.result), value=config.criterion)

@@ -433,5 +433,5 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
     if isinstance(value, float):
-        return round(value, 9) if np.isfinite(value) else None
+        return float(f"{value:.10g}") if np.isfinite(value) else None
     return value

@@ -37,12 +37,13 @@ class Axis:
         """Constants that one program can hold, and the places that have them."""
         if not self.constants:
             return [({}, np.arange(self.size))]
-        found: dict[tuple[Any, ...], list[int]] = {}
+        found: dict[Any, list[int]] = {}
         for index, values in enumerate(zip(*self.constants.values(), strict=True)):
-            found.setdefault(values, []).append(index)
+            # With their types: True and 1 are equal, and mean different things.
+            found.setdefault((values, tuple(map(type, values))), []).append(index)
         return [
             (dict(zip(self.constants, values, strict=True)), np.array(places))
-            for values, places in found.items()
+            for (values, _), places in found.items()
         ]
 
 
@@ -58,6 +59,10 @@ def axes_of(grid: Any, num_streams: int | None, constants: Sequence[str]) -> lis
     Raises:
         ValueError: on an empty grid or axis, points of different names, values of no use.
     """
+    if isinstance(constants, str) or {SEED, STREAM} & set(constants):
+        raise ValueError(
+            f"constants: expected a list of names without {SEED} and {STREAM}, got {constants!r}"
+        )
     if isinstance(grid, Mapping):
         axes = [_axis(str(name), {str(name): grid[name]}, constants) for name in grid]
     elif isinstance(grid, Sequence) and grid and all(isinstance(p, Mapping) for p in grid):
@@ -86,7 +91,7 @@ def _axis(axis_name: str, columns: dict[str, Any], constants: Sequence[str]) -> 
     numbers: dict[str, np.ndarray] = {}
     held: dict[str, list[Any]] = {}
     for name, given in columns.items():
-        values = list(np.atleast_1d(given)) if not isinstance(given, list | tuple) else list(given)
+        values = _listed(name, given)
         if not values:
             raise ValueError(f"grid: expected values for {name}, got none")
         traced = None if name in constants else _numbers(name, values)
@@ -103,21 +108,34 @@ def _axis(axis_name: str, columns: dict[str, Any], constants: Sequence[str]) -> 
     return Axis(axis_name, len(values), numbers, held)
 
 
+def _listed(name: str, given: Any) -> list[Any]:
+    if isinstance(given, list | tuple | range):
+        return list(given)
+    values = np.atleast_1d(given)
+    # Sets, generators and views become one object, which nobody means.
+    if values.dtype.kind == "O" and not isinstance(given, np.ndarray):
+        raise ValueError(f"grid: expected a list or an array of values for {name}, got {given!r}")
+    return list(values)
+
+
 def _numbers(name: str, values: list[Any]) -> np.ndarray | None:
     """Numbers as an array; None for values that can only be constants."""
+    if name in (SEED, STREAM):
+        return _circumstances(name, values)
     if any(isinstance(value, str | bool | np.bool_) or callable(value) for value in values):
         return None
     try:
         array = np.asarray(values)
     except ValueError:
         raise ValueError(f"grid: expected values of one shape for {name}, got {values!r}") from None
-    if array.dtype.kind not in "iuf":
-        return None
-    if name not in (SEED, STREAM):
-        return array.astype(float)
-    if array.dtype.kind == "f" or array.ndim != 1 or array.min() < 0 or array.max() >= 2**32:
+    return array.astype(float) if array.dtype.kind in "iuf" else None
+
+
+def _circumstances(name: str, values: list[Any]) -> np.ndarray:
+    integers = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in values)
+    if not integers or not all(0 <= int(value) < 2**32 for value in values):
         raise ValueError(f"grid: expected integers from 0 to 2**32 - 1 for {name}, got {values!r}")
-    return array.astype(np.uint32)
+    return np.array(values, np.uint32)
 
 
 def _plain(value: Any) -> Any:

@@ -38,7 +38,8 @@ def take(W: Array, X: Any, weight: Any, activation: Activation) -> InHand:
     weight = jnp.ones(len(X), W.dtype) if weight is None else jnp.asarray(weight, W.dtype)
     valid = (weight > 0)[:, None]
     X = jnp.where(valid, X, 0.0)
-    root = jnp.sqrt(jnp.maximum(weight, 0.0))
+    # Twice selected: the square root has no derivative at 0.
+    root = jnp.where(weight > 0, jnp.sqrt(jnp.where(weight > 0, weight, 1.0)), 0.0)
     D = jnp.where(valid, root[:, None] * features(W, X, activation), 0.0)
     DU = jax.vmap(probe)(D)
     # A row of D that is not finite makes its probe so, and there are far fewer probes to read.

@@ -119,6 +119,8 @@ def describe(name: str, **options: Any) -> str:
             return "traced"
         if isinstance(value, np.ndarray | jax.Array | np.generic):
             return repr(np.asarray(value).tolist())
+        if callable(value) and hasattr(value, "__qualname__"):
+            return f"{value.__module__}.{value.__qualname__}"
         return getattr(value, "__name__", None) or repr(value)
 
     return f"{name}({', '.join(f'{option}={word(value)}' for option, value in options.items())})"

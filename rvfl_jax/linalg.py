@@ -109,6 +109,9 @@ def _one_by_one(function: Callable[..., Any], outputs: Any = True) -> Callable[.
     @single.def_vmap
     def rule(axis_size: int, in_batched: list[bool], *args: Array) -> tuple[Any, Any]:
         del axis_size
+        if not any(in_batched):
+            # As second derivatives ask for it; `single` would ask itself without end.
+            return function(*args), jax.tree.map(lambda _: False, outputs)
         batched = [x for x, is_batched in zip(args, in_batched, strict=True) if is_batched]
 
         def call(moving: list[Array]) -> Array:

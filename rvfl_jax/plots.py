@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rvfl_jax.checks import one_of
-from rvfl_jax.sweep_result import CRITERIA
+from rvfl_jax.sweep_result import CRITERIA, value_in_words
 
 if TYPE_CHECKING:
     from rvfl_jax.experiment import Comparison, StyleResult
@@ -132,15 +132,19 @@ def heat_map(
         The figure.
 
     Raises:
-        ValueError: on axes or a value that the sweep has not.
+        ValueError: on axes or a value that the sweep has not, or if every configuration failed.
     """
     for name in (x,) if y is None else (x, y):
         one_of("axis", name, result.choices)
+    if x == y:
+        raise ValueError(f"y: expected another axis than x, got {y!r} twice")
     more = CRITERIA[one_of("value", value, CRITERIA)]
     figure = Figure(figsize=(7, 4.6), layout="constrained") if axes is None else axes.figure
     axis = figure.add_subplot() if axes is None else axes
     label = value.replace("_", " ")
     shown, spread = _reduced(result, value, (x,) if y is None else (y, x), more)
+    if np.isnan(shown).all():
+        raise ValueError("result: expected a configuration that stayed healthy, got none")
     if y is None:
         _draw_line(axis, result, x, shown, spread, more)
         axis.set_ylabel(label)
@@ -162,9 +166,12 @@ def _reduced(
     result: "Sweep", value: str, kept: tuple[str, ...], more: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean over seeds and streams, best over other axes; and the deviation over the former."""
+    # As in `Sweep.ranking`: a configuration that failed under any circumstance is out.
+    healthy = np.asarray(result.mean(result.healthy) == 1)
     values = getattr(result, value)
     circumstances = tuple(i for i, a in enumerate(result.axes) if a not in result.choices)
-    mean = result.mean(values)
+    worst = -np.inf if more else np.inf
+    mean = np.where(healthy, result.mean(values), worst)
     with np.errstate(invalid="ignore"):
         deviation = values.std(axis=circumstances)
     names = list(result.choices)
@@ -191,6 +198,8 @@ def _draw_line(
     places = np.asarray(result.coords[name])
     numeric = places.ndim == 1 and places.dtype.kind == "f"
     x = places if numeric else np.arange(len(places))
+    order = np.argsort(x, kind="stable")
+    x, shown, spread = x[order], shown[order], spread[order]
     axis.plot(x, shown, color=COLOURS[0], marker=".")
     axis.fill_between(x, shown - spread, shown + spread, color=COLOURS[0], alpha=0.15, lw=0)
     at = _best(shown, more)
@@ -207,10 +216,5 @@ def _ticks(axis: Any, places: Any, centre: float = 0.5) -> None:
     """At most about nine of the values written beside their rows or columns."""
     every = -(-len(places) // 9)
     chosen = range(0, len(places), every)
-    axis.set_ticks([at + centre for at in chosen], [_written(places[at]) for at in chosen])
-
-
-def _written(value: Any) -> str:
-    if np.ndim(value):
-        return ", ".join(f"{entry:.3g}" for entry in value)
-    return f"{value:.3g}" if isinstance(value, float | np.floating) else str(value)
+    words = [value_in_words(places[at], digits=3) for at in chosen]
+    axis.set_ticks([at + centre for at in chosen], words)

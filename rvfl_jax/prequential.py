@@ -64,7 +64,8 @@ def prequential_losses(
             of a segment; False keeps all T and saves the second computation.
 
     Returns:
-        (T,); 0 for a batch without rows.
+        (T,); 0 for a batch without rows, infinite where the arithmetic failed (numbers out of
+        range among the causes: what is traced cannot be checked beforehand).
 
     Raises:
         ValueError: on a capacity below the stream's classes, or a segment below 1.
@@ -82,7 +83,8 @@ def prequential_loss(
 ) -> Array:
     """Scalar mean over all rows of the stream; see `prequential_losses`."""
     losses, rows = _losses_and_rows(learner, stream, key, num_classes, checkpoint)
-    return jnp.sum(losses * rows) / jnp.sum(rows)
+    # Not 0 times infinity where a batch without rows failed.
+    return jnp.sum(jnp.where(jnp.isinf(losses), losses, losses * rows)) / jnp.sum(rows)
 
 
 def _losses_and_rows(
@@ -115,7 +117,9 @@ def _guess_and_learn(learner: Learner, m: int, carry: Any, step: Steps) -> tuple
     carry, info = learner.stream.advance(carry, targets, step.X_next, step.weight_next)
     error = jnp.sum((jnp.mean(info.guess_scores, axis=0) - targets) ** 2, axis=-1)
     rows = jnp.sum(valid)
-    return carry, (jnp.sum(jnp.where(valid, error, 0.0)) / jnp.maximum(rows, 1), rows)
+    loss = jnp.sum(jnp.where(valid, error, 0.0)) / jnp.maximum(rows, 1)
+    # A step that failed leaves the readout as it was, whose loss would look like any other.
+    return carry, (jnp.where(jnp.all(info.healthy), loss, jnp.inf), rows)
 
 
 def _scan_in_segments(

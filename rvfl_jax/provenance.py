@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Sequence
 from functools import cache
@@ -25,15 +26,24 @@ class Provenance(dict[str, Any]):
 
 
 def provenance(
-    learner: Learner, stream: Stream | Sequence[Stream], key: Array, precision: str
+    learner: Learner,
+    stream: Stream | Sequence[Stream],
+    key: Array,
+    precision: str,
+    **circumstances: Any,
 ) -> Provenance:
-    """A plain dict that goes into JSON: same contents, same results to the last bit.
+    """A plain dict that goes into JSON: what the numbers of a run depend on.
+
+    Two runs of equal contents give the same bits where every function in the learner's
+    description (an activation of one's own, say) is the same one: a name is all that can be
+    recorded of it.
 
     Args:
         learner: the method; it describes itself in `Learner.description`.
         stream: one, or several.
         key: PRNG key of the random features.
         precision: "double" or "single".
+        **circumstances: whatever else the results depend on, as JSON takes it.
     """
     streams = [stream] if isinstance(stream, Stream) else list(stream)
     return Provenance(
@@ -42,21 +52,32 @@ def provenance(
             "key": _key_data(key),
             "precision": precision,
             "data": [fingerprint(one) for one in streams],
+            **circumstances,
             "versions": versions(),
             "python": platform.python_version(),
             "device": device(),
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),
         }
     )
 
 
 def fingerprint(stream: Stream) -> str:
     """SHA-256 of what a learner sees of a stream: dtypes, shapes and bytes of X, y and weight."""
+    return digest_of((stream.X, stream.y, stream.weight))
+
+
+def digest_of(tree: Any) -> str:
+    """SHA-256 of dtypes, shapes and bytes of all arrays in a tree.
+
+    Of an array that other processes hold in part only dtype and shape count.
+    """
     digest = hashlib.sha256()
-    for array in (stream.X, stream.y, stream.weight):
-        array = np.asarray(array)
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        for batch in array:
-            digest.update(batch.tobytes())
+    for array in jax.tree.leaves(tree):
+        digest.update(f"{np.dtype(array.dtype).str}{array.shape}".encode())
+        if getattr(array, "is_fully_addressable", True):
+            # Row by row: a memory-mapped array need not fit into memory.
+            for row in np.asarray(array) if np.ndim(array) else [np.asarray(array)]:
+                digest.update(row.tobytes())
     return digest.hexdigest()
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from rvfl_jax.experiment import OFFLINE, Comparison, StyleResult
 from rvfl_jax.sweep_job import SweepOutcome
-from rvfl_jax.sweep_result import Sweep
+from rvfl_jax.sweep_result import Sweep, value_in_words
 
 # Heading, metric, factor, digits: accuracies in per cent, so that the table fits 80 columns.
 COLUMNS = (
@@ -94,7 +94,7 @@ def sweep_table(result: Sweep, criterion: str = "prequential_loss", rows: int = 
     for name in (*names, criterion.replace("_", "\n")):
         table.add_column(name, justify="right")
     for point, value in ranking[:rows]:
-        table.add_row(*(_written(point[name]) for name in names), f"{value:.6g}")
+        table.add_row(*(value_in_words(point[name]) for name in names), f"{value:.6g}")
     return table
 
 
@@ -110,9 +110,3 @@ def sweep_lines(outcome: SweepOutcome) -> Sequence[str]:
         f" {accuracy['accuracy_class_incremental']}, task aware {accuracy['accuracy_task_aware']}"
         + (f", ACC {accuracy['ACC']}." if "ACC" in accuracy else "."),
     ]
-
-
-def _written(value: object) -> str:
-    if isinstance(value, np.ndarray | list | tuple):
-        return ", ".join(f"{float(entry):.4g}" for entry in value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -32,10 +32,13 @@ def generalised_cross_validation(
     of those learned so far.
 
     Args:
-        state: of `edrvfl` with the exact cold start and any k, after any batch.
+        state: of `edrvfl` with the exact cold start and a constant k, or with
+            `adaptive_k(reuse_k=True)`, after any batch. (The literal -kF-Bayes leaves a little
+            of its forward terms in eta_dagger, which then is not that of the rows.)
         candidates: (C,) values of lambda > 0.
         ridge: the lambda that the state was learned with, a scalar or (L,).
-        num_rows: n, the sum of the weights of the rows learned, with one-hot targets.
+        num_rows: n, the rows learned, with one-hot targets; a row of integral weight w counts
+            as w rows.
 
     Raises:
         ValueError: on a lambda out of range, or no rows.
@@ -67,14 +70,16 @@ def _score(
     shifted = a + candidates[:, None]
     rss = n - np.sum(E * (a + 2 * candidates[:, None]) / shifted**2, axis=1)
     df = np.sum(a / shifted, axis=1)
-    return (np.maximum(rss, 0.0) / n) / (1 - df / n) ** 2
+    # With as many degrees of freedom as rows there is no error left to tell.
+    with np.errstate(divide="ignore"):
+        return np.where(df < n, (np.maximum(rss, 0.0) / n) / (1 - df / n) ** 2, np.inf)
 
 
 def with_ridge(state: Any, new: Any, *, ridge: Any) -> Any:
     """The state that would have been learned with another lambda; exact, at O(d^3).
 
     Args:
-        state: of `edrvfl` with the exact cold start; a forward term inside is dropped.
+        state: as in `generalised_cross_validation`; a forward term inside is dropped.
         new: lambda > 0, a scalar or (L,).
         ridge: the lambda that the state was learned with. Go on with a learner of the new one.
 

@@ -31,7 +31,7 @@ from rvfl_jax.history import History, StepRecord, build_history
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.on_request import plan_blocks, run_blocks, scan_blocks
 from rvfl_jax.progress import track
-from rvfl_jax.provenance import provenance
+from rvfl_jax.provenance import digest_of, provenance
 from rvfl_jax.run_inputs import (
     announce,
     capacity_of,
@@ -179,8 +179,10 @@ def run_stream(
     check_expert(expert, encoded, m)
     if state is not None:
         check_state(state, s, m)
+    one_of("layout", layout, LAYOUTS)
     if mesh is not None:
-        mesh = _check_mesh(mesh, layout, chunk_size, progress)
+        mesh = _check_mesh(mesh, chunk_size, progress)
+    before = state
     with precision_scope(precision):
         state = _start(learner, state, key, s, m, mesh, layout)
         test_set = None
@@ -224,7 +226,17 @@ def run_stream(
         schedule,
         stream,
         test_set,
-        provenance(learner, stream, key, precision),
+        provenance(
+            learner,
+            stream,
+            key,
+            precision,
+            num_classes=m,
+            guesses=guesses,
+            state=None if before is None else digest_of(before),
+            lookahead=None if lookahead is None else digest_of(np.asarray(lookahead)),
+            mesh=None if mesh is None else {"devices": mesh.size, "layout": layout},
+        ),
     )
     if on_failure == "raise":
         raise_if_unhealthy(history)
@@ -301,8 +313,7 @@ def _on_request(
     return final, StepRecord(**record)
 
 
-def _check_mesh(mesh: Mesh, layout: str, chunk_size: int | None, progress: Any) -> Mesh:
-    one_of("layout", layout, LAYOUTS)
+def _check_mesh(mesh: Mesh, chunk_size: int | None, progress: Any) -> Mesh:
     if chunk_size is not None or progress:
         raise ValueError(
             "mesh: expected no chunk_size and no progress, since a run over several devices is"
@@ -323,7 +334,10 @@ def _start(
     """The state to begin with, in the precision of this run and on its devices."""
     if state is not None:
         state = _in_precision(state)
-        return state if mesh is None else place_state(state, mesh, layout)
+        if mesh is None:
+            return state
+        check_width(mesh, layout, state.theta.shape[1])
+        return place_state(state, mesh, layout)
     if mesh is None:
         return init_state(learner, key, num_features, num_classes)
     init = partial(learner.init, num_features=num_features, num_classes=num_classes)

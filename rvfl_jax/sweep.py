@@ -7,7 +7,10 @@ one run. Axes are nested with the dearest outside, which `_carried_bytes` finds 
 so that an axis of seeds copies eta_dagger and an axis of k inside it does not.
 """
 
+import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -39,6 +42,13 @@ ALIVE = 3
 CHUNKS_SHOWN = 10
 # An axis that makes the carry so many times larger shares next to nothing.
 DEAR = 1.5
+
+
+class Constant(NamedTuple):
+    """A value beside its type, which tells True from 1 where programs are looked up."""
+
+    kind: type
+    value: Any
 
 
 class Kept(NamedTuple):
@@ -95,8 +105,8 @@ def sweep(
         >>> run = rvfl_jax.run_stream(make(**result.best()), stream, key=jax.random.key(0))
 
     Args:
-        make_learner: `make_learner(**point) -> Learner`. Called with traced numbers; pass the
-            same function again, not a new lambda, to compile nothing anew.
+        make_learner: `make_learner(**point) -> Learner`, a pure function. Called with traced
+            numbers; pass the same function again, not a new lambda, to compile nothing anew.
         stream: a stream, or several of equal shapes (`pad_batches`), such as task orders,
             which become the axis "stream".
         grid: name to values, of which all combinations run; or a list of points, such as
@@ -106,7 +116,8 @@ def sweep(
             that are no numbers (activations, solvers) cost one program each.
         key: PRNG key of the random features.
         test: (X, y) with labels in the stream's own terms, or None.
-        evaluate: when to look at the test set, as in `run_stream`.
+        evaluate: when to look at the test set, as in `run_stream`; "task" looks at all of them
+            where a task of any of the streams ends.
         precision: "double" or "single".
         num_classes: m, the designed capacity; the classes of the stream when None.
         constants: names whose numbers are handed to `make_learner` as they are, one program
@@ -131,22 +142,52 @@ def sweep(
     _check_values(make_learner, axes)
     T, s = first.num_batches, first.X.shape[-1]
     m = max(capacity_of(num_classes, one) for one in streams)
-    schedule = None if test is None else schedule_of(evaluate, first, T)
+    schedule = None if test is None else _schedule(evaluate, streams, T)
     positive_int("max_bytes", max_bytes)
     job = _job(streams, several, key, test, schedule, m, s)
-    total = int(np.prod([axis.size for axis in axes]))
+    total = math.prod(axis.size for axis in axes)
     parts: list[tuple[list[np.ndarray], Any]] = []
     with precision_scope(precision), track(total, progress, "configurations") as advance:
-        done = 0
+        known = np.zeros([axis.size for axis in axes], bool)
         for held, places in programs(axes):
             program = _Program(make_learner, held, axes, places, job, T, m, max_bytes, mesh)
             for chunk, kept in program.run(CHUNKS_SHOWN if progress else 1):
                 parts.append((chunk, kept))
-                done += int(np.prod([len(where) for where in chunk]))
-                advance(min(done, total))
-    learner = make_learner(**_point(axes, [0] * len(axes)))
-    about = provenance(learner, streams, key, precision) | {"constants": list(constants)}
-    return build_sweep(axes, parts, schedule, about)
+                # Chunks may overlap.
+                known[np.ix_(*chunk)] = True
+                advance(int(known.sum()))
+    result = build_sweep(axes, parts, schedule)
+    first_learner = make_learner(**_point(axes, [0] * len(axes)))
+    about = provenance(
+        first_learner,
+        streams,
+        key,
+        precision,
+        num_classes=m,
+        grid={axis.name: _in_words(axis) for axis in axes},
+        constants=list(constants),
+        mesh=None if mesh is None else {"devices": mesh.size},
+    )
+    return replace(result, provenance=about)
+
+
+def _in_words(axis: Axis) -> list[Any]:
+    """Values of an axis as JSON takes them; of functions and the like, their names."""
+    names = [*axis.numbers, *axis.constants]
+    points = [axis.at(place) for place in range(axis.size)]
+    values = [point[names[0]] if len(names) == 1 else point for point in points]
+    return json.loads(json.dumps(values, default=_word))
+
+
+def _word(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else str(value)
+
+
+def _schedule(evaluate: str | int, streams: list[Stream], T: int) -> np.ndarray | None:
+    """One schedule for all, since a look that only some take would cost all of them."""
+    each = [schedule_of(evaluate, one, T) for one in streams]
+    looks = [one for one in each if one is not None]
+    return np.any(looks, axis=0) if looks else None
 
 
 def _check_streams(streams: list[Stream]) -> None:
@@ -174,14 +215,17 @@ def _point(axes: list[Axis], places: Sequence[int]) -> dict[str, Any]:
 
 
 def _check_values(make_learner: Callable[..., Learner], axes: list[Axis]) -> None:
-    """Every value is tried on the host, where its range can be checked."""
-    first = [0] * len(axes)
-    for number, axis in enumerate(axes):
-        for place in range(axis.size):
-            where = first[:number] + [place] + first[number + 1 :]
-            learner = make_learner(**_point(axes, where))
-            if not isinstance(learner, Learner):
-                raise ValueError(f"make_learner: expected it to give a Learner, got {learner!r}")
+    """Every value, and every combination of constants, is tried on the host first."""
+    for _, places in programs(axes):
+        first = [int(where[0]) for where in places]
+        for number, where in enumerate(places):
+            for place in where:
+                point = _point(axes, first[:number] + [int(place)] + first[number + 1 :])
+                learner = make_learner(**point)
+                if not isinstance(learner, Learner):
+                    raise ValueError(
+                        f"make_learner: expected it to give a Learner, got {learner!r}"
+                    )
 
 
 def _job(
@@ -226,10 +270,13 @@ class _Program:
         self.axes, self.places, self.job, self.mesh = axes, places, job, mesh
         self.max_bytes = max_bytes
         self.traced = [i for i, axis in enumerate(axes) if axis.numbers]
+        point = _point(axes, [int(where[0]) for where in places])
         held = {name: value for name, value in held.items() if name not in (SEED, STREAM)}
         self.fixed = {
             "make_learner": make_learner,
-            "held": tuple(sorted(held.items())),
+            "held": tuple(sorted((name, Constant(type(v), v)) for name, v in held.items())),
+            # What `make_learner` reads beside its arguments may have changed since the last call.
+            "described": make_learner(**point).description,
             "num_steps": num_steps,
             "num_classes": num_classes,
         }
@@ -381,16 +428,19 @@ def _run_one(
     point: dict[str, Any],
     *,
     make_learner: Callable[..., Learner],
-    held: tuple[tuple[str, Any], ...],
+    held: tuple[tuple[str, Constant], ...],
+    described: str,
     num_steps: int,
     num_classes: int,
 ) -> Kept:
     """One configuration along its stream."""
+    del described  # only tells one program from another
     numbers = {name: value for name, value in point.items() if name not in (SEED, STREAM)}
     key = jax.random.fold_in(job.key, point[SEED]) if SEED in point else job.key
     batches, labels = point.get(STREAM, (job.batches, job.test))
     batches = Batches(*(jnp.asarray(leaf) for leaf in batches))
-    learner = make_learner(**dict(held), **numbers)
+    constants = {name: constant.value for name, constant in held}
+    learner = make_learner(**constants, **numbers)
     state = learner.init(key, batches.X.shape[-1], num_classes)
     test = None if labels is None else Examined(job.X_test, labels[0], labels[1], labels[2], None)
     test = embed_test(learner, state, test)
@@ -432,7 +482,10 @@ def _nested(
 
 @partial(
     jax.jit,
-    static_argnames=("make_learner", "held", "num_steps", "num_classes", "shared", "mesh"),
+    static_argnames=(
+        *("make_learner", "held", "described", "num_steps", "num_classes"),
+        *("shared", "mesh"),
+    ),
 )
 def _compiled(
     job: Job,

@@ -54,10 +54,8 @@ class SweepOutcome:
     test: dict[str, float]
 
 
-def run_sweep(
-    config: SweepConfig, progress: Progress = lambda label, done, total: None
-) -> SweepOutcome:
-    """Sweep, choose, and test the choice once.
+def run_sweep(config: SweepConfig, progress: Progress | None = None) -> SweepOutcome:
+    """Sweep, choose, and test the choice once; without progress, in as few chunks as fit.
 
     Raises:
         ValueError: on anything in `config` that cannot be run, before the first run.
@@ -76,7 +74,7 @@ def run_sweep(
         grid,
         key=key,
         precision=config.precision,
-        progress=partial(progress, "configurations"),
+        progress=False if progress is None else partial(progress, "configurations"),
     )
     best = result.best(config.criterion)
     history = run_stream(

@@ -1,13 +1,13 @@
 """What a sweep leaves behind: labelled NumPy arrays."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from rvfl_jax.checks import one_of
+from rvfl_jax.checks import NumericalError, one_of
 from rvfl_jax.grid import POINT, SEED, STREAM, Axis
 
 # Averaged over when configurations are compared: they are circumstances, not choices.
@@ -25,7 +25,8 @@ class Sweep:
     Attributes:
         axes: names, in the order of the grid.
         coords: axis to its values; row numbers for the axes "point" and "stream".
-        points: of the axis "point", what was handed to `make_learner`; else empty.
+        points: of the axis "point", what was handed to `make_learner`; else empty. Points
+            that differ in "seed" or "stream" alone are separate choices: give these an axis.
         healthy: (...,) False where arithmetic failed at any batch.
         prequential_loss: (...,) squared error of the guesses, mean over all rows of the
             stream; infinite where the run is not healthy.
@@ -35,7 +36,7 @@ class Sweep:
         evaluated: (E,) batches after which the test set was looked at.
         accuracy: protocol to (..., E); empty without a test set.
         task_accuracy: protocol to (..., E, Q).
-        learner_accuracy: (..., E, L).
+        learner_accuracy: (..., E, L); (..., 0) without a test set.
         provenance: see `rvfl_jax.provenance`; of the learner at the first point.
     """
 
@@ -74,7 +75,8 @@ class Sweep:
             criterion: "prequential_loss" or "prequential_accuracy"; neither sees test data.
 
         Raises:
-            ValueError: if no configuration stayed healthy, or on another criterion.
+            NumericalError: if no configuration stayed healthy.
+            ValueError: on another criterion.
         """
         return self.ranking(criterion)[0][0]
 
@@ -84,7 +86,10 @@ class Sweep:
         values = np.asarray(self.mean(getattr(self, criterion)))
         healthy = np.asarray(self.mean(self.healthy) == 1)
         if not healthy.any():
-            raise ValueError("sweep: expected a configuration that stayed healthy, got none")
+            raise NumericalError(
+                "sweep: the arithmetic of every configuration failed. Remedy: a larger ridge,"
+                ' features on a smaller scale, or precision="double".'
+            )
         order = np.argsort(-values if CRITERIA[criterion] else values, axis=None, kind="stable")
         places = [np.unravel_index(at, values.shape) for at in order]
         return [(self.point(place), float(values[place])) for place in places if healthy[place]]
@@ -127,7 +132,6 @@ def build_sweep(
     axes: list[Axis],
     parts: list[tuple[list[np.ndarray], Any]],
     schedule: np.ndarray | None,
-    provenance: Mapping[str, Any],
 ) -> Sweep:
     """Put chunks together.
 
@@ -135,7 +139,9 @@ def build_sweep(
         axes: of the grid.
         parts: places of every axis, and what was kept there.
         schedule: (T,) where the test set was looked at, or None.
-        provenance: see `Sweep`.
+
+    Returns:
+        The results without their provenance.
     """
     shape = tuple(axis.size for axis in axes)
 
@@ -161,7 +167,7 @@ def build_sweep(
     return Sweep(
         axes=tuple(axis.name for axis in axes),
         coords={axis.name: _coordinates(axis) for axis in axes},
-        points=tuple(points[0].at(i) for i in range(points[0].size)) if points else (),
+        points=tuple(_handed(points[0].at(i)) for i in range(points[0].size)) if points else (),
         healthy=kept.healthy,
         prequential_loss=loss,
         prequential_accuracy=accuracy,
@@ -171,7 +177,7 @@ def build_sweep(
         accuracy={} if seen is None else seen.accuracy,
         task_accuracy={} if seen is None else seen.task_accuracy,
         learner_accuracy=np.zeros((*shape, 0)) if seen is None else seen.learner_accuracy,
-        provenance=dict(provenance),
+        provenance={},
     )
 
 
@@ -180,4 +186,17 @@ def _coordinates(axis: Axis) -> Any:
         return np.arange(axis.size)
     if axis.numbers:
         return axis.numbers[axis.name]
-    return np.array(axis.constants[axis.name], dtype=object)
+    values = np.empty(axis.size, dtype=object)
+    values[:] = axis.constants[axis.name]
+    return values
+
+
+def _handed(point: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in point.items() if name not in CIRCUMSTANCES}
+
+
+def value_in_words(value: Any, digits: int = 4) -> str:
+    """A value of an axis as tables and pictures show it."""
+    if isinstance(value, np.ndarray | list | tuple) and np.asarray(value).dtype.kind == "f":
+        return ", ".join(f"{float(entry):.{digits}g}" for entry in value)
+    return f"{value:.{digits}g}" if isinstance(value, float | np.floating) else str(value)

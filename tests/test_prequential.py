@@ -112,6 +112,44 @@ def test_losses_are_those_of_the_run(stream, learner, checkpoint):
     np.testing.assert_allclose(whole, expected, rtol=tolerances.REORDERED)
 
 
+@pytest.mark.parametrize(("k", "ridge"), [(jnp.inf, 0.5), (-1.0, 1e-300), (1.0, -1.0)])
+def test_what_failed_is_infinite_and_no_minimum(stream, k, ridge):
+    """Numbers that are traced cannot be refused; a finite loss would let them win."""
+
+    def loss(k, ridge):
+        learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=6, ridge=ridge, k=k)
+        return rvfl_jax.prequential_loss(learner, stream, key=KEY)
+
+    assert jax.jit(loss)(k, ridge) == jnp.inf
+
+
+def test_second_derivatives_by_forward_over_reverse_mode(stream):
+    def loss(log):
+        learner = rvfl_jax.edrvfl(
+            num_layers=1, num_nodes=6, ridge=jnp.exp(log[1]), k=jnp.exp(log[0])
+        )
+        return rvfl_jax.prequential_loss(learner, stream, key=KEY)
+
+    with jax.enable_x64(True):
+        log, step = jnp.array([0.2, -0.7]), 1e-4
+        slope = jax.jit(jax.grad(loss))
+        hessian = jax.jit(jax.hessian(loss))(log)
+        columns = [(slope(log + step * e) - slope(log - step * e)) / (2 * step) for e in jnp.eye(2)]
+    np.testing.assert_allclose(hessian, jnp.stack(columns), rtol=1e-4, atol=1e-7)
+
+
+def test_padding_has_finite_derivatives(stream):
+    def loss(weight, X):
+        learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=6, ridge=0.5, k=1.0)
+        return rvfl_jax.prequential_loss(
+            learner, stream._replace(weight=weight, X=X), key=KEY, num_classes=4
+        )
+
+    X = np.where(stream.weight[..., None] > 0, stream.X, np.nan)
+    slopes = jax.jit(jax.grad(loss, argnums=(0, 1)))(jnp.asarray(stream.weight), jnp.asarray(X))
+    assert all(np.isfinite(slope).all() for slope in slopes)
+
+
 def kept_bytes(stream, checkpoint):
     # With respect to the features: only then reverse mode needs every eta_dagger.
     def loss(scale):

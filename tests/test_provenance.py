@@ -43,7 +43,7 @@ def test_descriptions_name_arrays_and_functions():
         num_layers=2, num_nodes=4, ridge=[0.1, 0.2], k=rvfl_jax.adaptive_k(), activation=np.tanh
     )
     assert "ridge=[0.1, 0.2]" in learner.description
-    assert "activation=tanh" in learner.description
+    assert "tanh" in learner.description
     assert "AdaptiveK(kappa=1.0, sigma=1e-05" in learner.description
     seen = []
 
@@ -53,3 +53,51 @@ def test_descriptions_name_arrays_and_functions():
 
     jax.make_jaxpr(traced)(1.0)
     assert "k=traced" in seen[0]
+
+
+def test_two_runs_that_differ_differ_in_what_they_record(stream, learner):
+    key = jax.random.key(0)
+    state = rvfl_jax.run_stream(learner, stream, key=key).state
+    runs = [
+        {},
+        {"state": state},
+        {"lookahead": stream.X[0, :3]},
+        {"num_classes": 6},
+        {"guesses": False},
+        {"precision": "single"},
+        {"key": jax.random.key(1)},
+    ]
+    records = [
+        rvfl_jax.run_stream(learner, stream, **({"key": key} | options)).history.provenance
+        for options in runs
+    ]
+    assert len({hash(record) for record in records}) == len(runs)
+    again = rvfl_jax.run_stream(learner, stream, key=key, state=state).history.provenance
+    assert again == records[1]
+
+
+def test_functions_of_equal_names_are_told_apart_by_where_they_are():
+    one, two = (
+        rvfl_jax.edrvfl(num_layers=1, num_nodes=4, ridge=1.0, k=1.0, activation=g).description
+        for g in (_first(), _second())
+    )
+    assert one != two
+
+
+def _first():
+    return lambda x: x
+
+
+def _second():
+    return lambda x: 2 * x
+
+
+def test_a_sweep_records_its_grid(stream):
+    def make(k, activation):
+        return rvfl_jax.edrvfl(num_layers=1, num_nodes=4, ridge=1.0, k=k, activation=activation)
+
+    grid = {"k": [0.0, 1.0], "activation": ["relu", jax.numpy.tanh]}
+    record = rvfl_jax.sweep(make, stream, grid, key=jax.random.key(0)).provenance
+    assert json.loads(json.dumps(record)) == record
+    assert record["grid"]["k"] == [0.0, 1.0]
+    assert record["grid"]["activation"][0] == "relu"

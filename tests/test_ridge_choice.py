@@ -7,7 +7,6 @@ import pytest
 import rvfl_jax
 from tests import tolerances
 from tests.references import relative_error
-from tests.streams import reweighted, weighted_batches
 
 KEY = jax.random.key(0)
 CANDIDATES = np.logspace(-3, 3, 13)
@@ -20,19 +19,20 @@ def make(ridge, k=1.0):
 @pytest.mark.parametrize("ridge", [0.5, [0.1, 2.0]])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_scores_are_those_of_the_hat_matrix(stream, ridge, weighted):
-    stream = reweighted(stream) if weighted else stream
+    if weighted:
+        # Integral weights, so that a row of weight 3 is three rows in the reference.
+        weight = np.random.default_rng(0).integers(1, 4, stream.weight.shape)
+        stream = stream._replace(weight=np.where(stream.weight > 0, weight, 0).astype(float))
     state = rvfl_jax.run_stream(make(ridge), stream, key=KEY).state
     n = float(stream.weight.sum())
     scores = rvfl_jax.generalised_cross_validation(state, CANDIDATES, ridge=ridge, num_rows=n)
     assert scores.shape == (13, 2)
+    repeats = stream.weight.reshape(-1).astype(int)
+    Y = np.repeat(np.eye(4)[stream.y.reshape(-1)], repeats, axis=0)
     with jax.enable_x64(True):
-        parts = [
-            weighted_batches(stream, lambda X: rvfl_jax.features(state.W, X), layer)
-            for layer in range(2)
-        ]
-    for layer, batches in enumerate(parts):
-        D = np.concatenate([np.asarray(D) for D, _ in batches])
-        Y = np.concatenate([np.asarray(Y) for _, Y in batches])
+        X = np.repeat(stream.X.reshape(-1, stream.X.shape[-1]), repeats, axis=0)
+        both = np.asarray(rvfl_jax.features(state.W, X))
+    for layer, D in enumerate(both):
         for place, candidate in enumerate(CANDIDATES):
             hat = D @ np.linalg.solve(D.T @ D + candidate * np.eye(D.shape[1]), D.T)
             expected = np.sum((Y - hat @ Y) ** 2) / n / (1 - np.trace(hat) / n) ** 2
@@ -66,6 +66,25 @@ def test_another_ridge_afterwards_equals_having_learned_with_it(stream):
         assert relative_error(got, want) <= tolerances.CLOSED_FORM
     assert relative_error(changed.ledger.gram, expected.ledger.gram) <= tolerances.CLOSED_FORM
     assert np.asarray(changed.theta).dtype == np.float64
+
+
+@pytest.mark.parametrize("reuse_k", [True, False])
+def test_which_adaptive_strengths_it_holds_for(stream, reuse_k):
+    """The literal -kF-Bayes leaves something of its forward terms in eta_dagger."""
+    k = rvfl_jax.adaptive_k(1.0, 0.1, reuse_k=reuse_k)
+    states = {
+        ridge: rvfl_jax.run_stream(make(ridge, k), stream, key=KEY).state for ridge in (0.5, 3.0)
+    }
+    changed = rvfl_jax.with_ridge(states[0.5], 3.0, ridge=0.5)
+    error = relative_error(changed.theta_ridge, states[3.0].theta_ridge)
+    assert error <= tolerances.CLOSED_FORM if reuse_k else error > 1e-3
+
+
+def test_no_choice_falls_on_more_freedom_than_rows(stream):
+    state = rvfl_jax.run_stream(make(0.5), stream, key=KEY).state
+    few = rvfl_jax.generalised_cross_validation(state, [1e-6, 1e6], ridge=0.5, num_rows=5)
+    assert np.isinf(few[0]).all()
+    assert np.isfinite(few[1]).all()
 
 
 @pytest.mark.parametrize(

@@ -90,21 +90,49 @@ def test_streams_and_constants_are_axes_too(stream):
     assert len(result.ranking()) == 4
 
 
-def test_chunks_leave_the_results_as_they_are_and_show_progress(stream):
+def test_streams_whose_tasks_end_at_other_batches(stream):
+    X, y = blobs(97)
+    streams = [
+        rvfl_jax.class_incremental_stream(
+            X, y, num_tasks=2, num_batches=9, seed=1, order="none", task_sizes=sizes, batch_size=40
+        )
+        for sizes in ([1, 3], [3, 1])
+    ]
+    ends = [one.task_ends.tolist() for one in streams]
+    assert ends[0] != ends[1]
+    result = rvfl_jax.sweep(make, streams, {"k": [0.0]}, key=KEY, test=TEST)
+    assert result.evaluated.tolist() == sorted({*ends[0], *ends[1]})
+    for place, one in enumerate(streams):
+        history = rvfl_jax.run_stream(make(0.0), one, key=KEY, test=TEST, evaluate="batch").history
+        np.testing.assert_allclose(
+            result.task_accuracy["seen"][0, place],
+            history.task_accuracy["seen"][result.evaluated],
+            atol=tolerances.COUNTS,
+        )
+
+
+def test_chunks_leave_the_results_as_they_are_and_show_progress(stream, monkeypatch):
     grid = {"k": [0.0, 1.0, 2.0], "ridge": np.logspace(-1, 1, 5)}
     whole = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)
+    module = importlib.import_module("rvfl_jax.sweep")
+    compiled, shapes = module._compiled, []
+
+    def counted(job, rest, mapped, **options):
+        shapes.append([len(next(iter(part.values()))) for part in mapped])
+        return compiled(job, rest, mapped, **options)
+
+    monkeypatch.setattr(module, "_compiled", counted)
+    cut = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST, max_bytes=60_000)
+    assert len(shapes) > 2, "a limit on memory alone cuts the grid"
+    assert all(shape == shapes[0] for shape in shapes), "into chunks of one shape"
     seen = []
-    cut = rvfl_jax.sweep(
-        make,
-        stream,
-        grid,
-        key=KEY,
-        test=TEST,
-        max_bytes=60_000,
-        progress=lambda done, total: seen.append((done, total)),
+    shown = rvfl_jax.sweep(
+        make, stream, grid, key=KEY, progress=lambda done, total: seen.append((done, total))
     )
     assert len(seen) > 2
+    assert seen == sorted(set(seen)), "chunks that overlap count once"
     assert seen[-1] == (15, 15)
+    np.testing.assert_allclose(shown.loss, whole.loss, rtol=tolerances.REORDERED)
     np.testing.assert_allclose(cut.loss, whole.loss, rtol=tolerances.REORDERED)
     np.testing.assert_allclose(cut.accuracy["seen"], whole.accuracy["seen"], atol=tolerances.COUNTS)
 
@@ -149,14 +177,72 @@ def test_eta_dagger_is_shared_by_all_k_and_copied_by_seeds(stream):
 
 
 def test_failed_configurations_are_flagged_and_never_best(stream):
-    huge = stream._replace(X=stream.X.astype(np.float32) * 1e18)
-    grid = {"ridge": [1.0, 1e30]}
-    result = rvfl_jax.sweep(make, huge, grid, key=KEY, precision="single")
-    assert not result.healthy.all()
-    assert np.isinf(result.prequential_loss[~result.healthy]).all()
-    if not result.healthy.any():
-        with pytest.raises(ValueError, match="expected a configuration that stayed healthy"):
-            result.best()
+    grid = {"k": [1e300, 1.0, 0.5], "seed": [0, 1]}
+    result = rvfl_jax.sweep(make, stream, grid, key=KEY)
+    assert result.healthy.tolist() == [[False, False], [True, True], [True, True]]
+    assert np.isinf(result.prequential_loss[0]).all()
+    assert (result.prequential_accuracy[0] == 0).all()
+    for criterion in ("prequential_loss", "prequential_accuracy"):
+        assert result.best(criterion)["k"] in (0.5, 1.0)
+        assert len(result.ranking(criterion)) == 2
+    none = rvfl_jax.sweep(make, stream, {"k": [1e300]}, key=KEY)
+    with pytest.raises(rvfl_jax.NumericalError, match="every configuration failed"):
+        none.best()
+
+
+def test_constants_are_told_apart_by_type_and_come_back_as_they_were(stream):
+    seen = []
+
+    def maker(flag=True, pair=(1, 2)):
+        seen.append((flag, pair))
+        return make(k=1.0 if flag is True else 0.0)
+
+    result = rvfl_jax.sweep(
+        maker,
+        stream,
+        {"flag": [True, 1], "pair": [(1, 2), (3, 4)]},
+        key=KEY,
+        constants=("flag", "pair"),
+    )
+    assert (True, (3, 4)) in seen
+    assert type(result.best()["pair"]) is tuple
+    assert result.prequential_loss[0, 0] != result.prequential_loss[1, 0]
+    assert_equal_to_run(
+        rvfl_jax.sweep(maker, stream, {"flag": [1]}, key=KEY, test=TEST, constants=("flag",)),
+        (0,),
+        make(k=0.0),
+        stream,
+    )
+
+
+RIDGE = 0.5
+
+
+def test_what_a_maker_reads_elsewhere_may_change_between_sweeps(stream, monkeypatch):
+    def maker(k):
+        return make(k, RIDGE)
+
+    first = rvfl_jax.sweep(maker, stream, {"k": [0.0]}, key=KEY)
+    monkeypatch.setitem(globals(), "RIDGE", 50.0)
+    second = rvfl_jax.sweep(maker, stream, {"k": [0.0]}, key=KEY)
+    run = rvfl_jax.run_stream(make(0.0, 50.0), stream, key=KEY).history
+    assert first.prequential_loss[0] != second.prequential_loss[0]
+    np.testing.assert_allclose(second.loss[0], run.prequential_loss, rtol=tolerances.REORDERED)
+
+
+def test_what_points_hand_on_leaves_seeds_out(stream):
+    points = [{"k": 0.0, "seed": 3}, {"k": 1.0, "seed": 4}]
+    result = rvfl_jax.sweep(make, stream, points, key=KEY)
+    assert result.points == ({"k": 0.0}, {"k": 1.0})
+    assert set(result.best()) == {"k"}
+
+
+def test_combinations_of_constants_are_tried_before_anything_runs(stream):
+    grid = {"solver": ["covariance", "square_root"], "cold_start": ["exact", "paper"]}
+    told = []
+    with pytest.raises(ValueError, match="cold_start"):
+        rvfl_jax.sweep(make, stream, grid, key=KEY, progress=lambda *now: told.append(now))
+    assert not told
 
 
 def test_labelled_arrays(stream):
@@ -181,6 +267,12 @@ def test_labelled_arrays(stream):
         ({"grid": {"k": [0.0, -1.0]}}, "k: expected finite and at least 0"),
         ({"grid": {"ridge": [1.0, 0.0]}}, "ridge: expected finite and greater than 0"),
         ({"grid": {"seed": [0.5]}}, "grid: expected integers from 0"),
+        ({"grid": {"seed": ["a", "b"]}}, "grid: expected integers from 0"),
+        ({"grid": {"seed": [False, True]}}, "grid: expected integers from 0"),
+        ({"grid": {"seed": [2**32]}}, "grid: expected integers from 0"),
+        ({"grid": {"k": {0.0, 1.0}}}, "grid: expected a list or an array of values for k"),
+        ({"constants": ("seed",)}, "constants: expected a list of names without seed"),
+        ({"constants": "k"}, "constants: expected a list of names"),
         ({"grid": {"stream": [0]}}, "grid: expected no axis named stream"),
         ({"grid": {"k": [[0.0, 1.0], [1.0]]}}, "grid: expected values of one shape for k"),
         ({"grid": {"activation": [["relu"]]}}, "grid: expected numbers or hashable values"),
