@@ -69,7 +69,7 @@ class Config:
     rows: int | None = None
 
 
-QUICK = Config(seeds=1, batches=(5, 20), encoders=tuple(ENCODERS)[:2], rows=10_000)
+QUICK = Config(seeds=1, batches=(5,), encoders=tuple(ENCODERS)[:2], rows=10_000)
 
 
 @cache
@@ -306,6 +306,7 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
                     np.std(values),
                     color=colour,
                     marker=marker,
+                    ls="",
                     ms=7,
                     capsize=3,
                     label=label,

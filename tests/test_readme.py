@@ -39,8 +39,13 @@ def test_example_runs_as_printed(tmp_path):
 
 @pytest.mark.slow
 def test_sweep_runs_as_printed(tmp_path):
-    (_, example) = EXAMPLES
-    assert printed_by(example, tmp_path).startswith("best of (3, 17, 3) {'ridge': ")
+    assert printed_by(EXAMPLES[1], tmp_path).startswith("best of (3, 17, 3) {'ridge': ")
+
+
+@pytest.mark.slow
+def test_encoder_runs_as_printed(tmp_path):
+    assert len(EXAMPLES) == 3
+    assert float(printed_by(EXAMPLES[2], tmp_path)) > 0.98
 
 
 def test_linked_files_exist():
