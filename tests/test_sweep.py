@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import rvfl_jax
+from rvfl_jax import sweep_program
 from rvfl_jax.grid import axes_of
 from tests import tolerances
 from tests.streams import blobs, ragged_stream
@@ -114,14 +115,13 @@ def test_streams_whose_tasks_end_at_other_batches(stream):
 def test_chunks_leave_the_results_as_they_are_and_show_progress(stream, monkeypatch):
     grid = {"k": [0.0, 1.0, 2.0], "ridge": np.logspace(-1, 1, 5)}
     whole = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)
-    module = importlib.import_module("rvfl_jax.sweep")
-    compiled, shapes = module._compiled, []
+    compiled, shapes = sweep_program._compiled, []
 
     def counted(job, rest, mapped, **options):
         shapes.append([len(next(iter(part.values()))) for part in mapped])
         return compiled(job, rest, mapped, **options)
 
-    monkeypatch.setattr(module, "_compiled", counted)
+    monkeypatch.setattr(sweep_program, "_compiled", counted)
     cut = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST, max_bytes=60_000)
     assert len(shapes) > 2, "a limit on memory alone cuts the grid"
     assert all(shape == shapes[0] for shape in shapes), "into chunks of one shape"
@@ -166,7 +166,7 @@ def nest(grid, stream):
     axes = axes_of(grid, None, ())
     places = [np.arange(axis.size) for axis in axes]
     job = module._job([stream], False, KEY, None, None, 4, stream.X.shape[-1])
-    return module._Program(wide, {}, axes, places, job, stream.num_batches, 4, 10**9, None)
+    return sweep_program.Program(wide, {}, axes, places, job, stream.num_batches, 4, 10**9, None)
 
 
 def test_eta_dagger_is_shared_by_all_k_and_copied_by_seeds(stream):
