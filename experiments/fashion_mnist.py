@@ -57,7 +57,7 @@ def raw_case(seed: int, num_batches: int, rows: int | None = None) -> Case:
         rows: training rows, the same number of each class; all when None.
     """
     data = fashion_mnist()
-    chosen = slice(None) if rows is None else _some_of_each(data.y_train, rows)
+    chosen = rows_of_each(data.y_train, rows)
     stream = class_incremental_stream(
         data.X_train[chosen],
         data.y_train[chosen],
@@ -108,7 +108,10 @@ def paper_learners(cold_start: str) -> Iterator[tuple[str, Learner]]:
         )
 
 
-def _some_of_each(y: np.ndarray, rows: int) -> np.ndarray:
+def rows_of_each(y: np.ndarray, rows: int | None) -> np.ndarray:
+    """The first so many rows, as many of each class; all when None."""
+    if rows is None:
+        return np.arange(len(y))
     classes = np.unique(y)
     places = [np.flatnonzero(y == label)[: rows // len(classes)] for label in classes]
     return np.sort(np.concatenate(places))

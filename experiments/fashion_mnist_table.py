@@ -6,7 +6,7 @@ the cold start of the paper's footnote 2 and the exact one.
 """
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ import tyro
 
 from experiments import fashion_mnist as fm
 from experiments.results_file import Record, ResultsFile, mean_and_deviation
-from experiments.settings import RESULTS, steps_shown
+from experiments.settings import RESULTS, Once, steps_shown
 from rvfl_jax import Learner, by_task, fine_tuned_edrvfl, non_incremental_edrvfl, offline_scores
 from rvfl_jax import run_stream as run_on
 from rvfl_jax.encoders import LeakError, leak_guard, sparse_autoencoder
@@ -93,9 +93,7 @@ def measure(config: Config, file: ResultsFile) -> None:
             _measure_encoder(config, seed, name, once)
 
 
-def _measure_encoder(
-    config: Config, seed: int, name: str, once: Callable[[str, Callable[[], Record]], Record]
-) -> None:
+def _measure_encoder(config: Config, seed: int, name: str, once: Once) -> None:
     key = jax.random.key(seed)
 
     @cache
@@ -112,28 +110,25 @@ def _measure_encoder(
             return apart(config.batches[0], ridge)
         return _separate(case(T), ridge, key)
 
-    first = config.batches[0]
+    def run(T: int, style: str, cold_start: str) -> Record:
+        return _run(case(T), _learner(style, cold_start), apart(T, fm.RIDGES[style]), key)
+
+    first, lone = config.batches[0], fm.RIDGES["-R"]
     place = f"{name} | seed {seed}"
     once(f"{place} | offline", lambda: _offline(case(first), key))
     for style in ("fine-tuned", "non-incremental"):
         once(
             f"{place} | {style}",
-            lambda style=style: _one_batch_a_task(
-                case(first), style, apart(first, fm.RIDGES["-R"]), key
-            ),
+            lambda style: _one_batch_a_task(case(first), style, apart(first, lone), key),
+            style,
         )
-    once(f"{place} | separate", lambda: {"ACC": apart(first, fm.RIDGES["-R"]).mean()})
+    once(f"{place} | separate", lambda: {"ACC": apart(first, lone).mean()})
     if seed == 0:
         once(f"{name} | leak guard", lambda: _guarded(case(first), key))
     for T in config.batches:
         for cold_start in COLD_STARTS:
             for style in fm.RIDGES:
-                once(
-                    f"{place} | T={T} | {cold_start} | {style}",
-                    lambda T=T, style=style, cold=cold_start: _run(
-                        case(T), _learner(style, cold), apart(T, fm.RIDGES[style]), key
-                    ),
-                )
+                once(f"{place} | T={T} | {cold_start} | {style}", run, T, style, cold_start)
 
 
 def _case(config: Config, seed: int, name: str, T: int, same: fm.Case | None) -> fm.Case:

@@ -54,7 +54,13 @@ def sgd(stream: Stream, seed: int) -> Scores:
     for X, y, weight in zip(stream.X, stream.y, stream.weight, strict=True):
         used = weight > 0
         model.partial_fit(X[used], y[used], classes=classes)
-    return lambda X: np.asarray(model.decision_function(X))
+
+    def scores(X: np.ndarray) -> np.ndarray:
+        found = np.asarray(model.decision_function(X))
+        # Two classes share one column.
+        return np.stack([-found, found], axis=1) if found.ndim == 1 else found
+
+    return scores
 
 
 def _running_means(stream: Stream) -> tuple[np.ndarray, np.ndarray]:

@@ -18,17 +18,18 @@ Record = dict[str, Any]
 class ResultsFile:
     """A JSON file of named records made under one configuration.
 
-    A file of another configuration is set aside, never mixed with this one's records.
+    A file of another configuration is set aside, never mixed with this one's records; other
+    seeds only add to what is there.
     """
 
     def __init__(self, path: Path, config: Any):
         self.path = path
-        config = plain(asdict(config))
+        config = json.loads(json.dumps(plain(asdict(config)), default=str))
         self.content: Record = {"config": config, "records": {}}
         if path.is_file():
             before = json.loads(path.read_text(encoding="utf-8"))
-            if before.get("config") == config:
-                self.content = before
+            if _without_seeds(before.get("config", {})) == _without_seeds(config):
+                self.content = before | {"config": config}
             else:
                 path.rename(path.with_suffix(".other.json"))
         self.content |= {"versions": versions(), "device": device()}
@@ -38,15 +39,19 @@ class ResultsFile:
         """Name to record, of this call and of those before."""
         return self.content["records"]
 
-    def once(self, name: str, make: Callable[[], Record]) -> Record:
-        """The record of that name, made and written now unless it is there."""
+    def once(self, name: str, make: Callable[..., Record], *args: Any, **options: Any) -> Record:
+        """The record of that name, made of the rest and written now unless it is there."""
         if name not in self.records:
-            self.records[name] = plain(make())
+            self.records[name] = plain(make(*args, **options))
             self.path.parent.mkdir(parents=True, exist_ok=True)
             partial = self.path.with_suffix(".part")
             partial.write_text(json.dumps(self.content) + "\n", encoding="utf-8")
             os.replace(partial, self.path)
         return self.records[name]
+
+
+def _without_seeds(config: Record) -> Record:
+    return {name: value for name, value in config.items() if name != "seeds"}
 
 
 def mean_and_deviation(values: Any, factor: float = 1.0, digits: int = 4) -> str:

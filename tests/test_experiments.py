@@ -21,6 +21,7 @@ from tests.streams import blobs
 @dataclass(frozen=True)
 class Setting:
     seeds: int = 2
+    nodes: int = 8
 
 
 def test_results_go_on_where_they_were(tmp_path):
@@ -38,14 +39,16 @@ def test_results_go_on_where_they_were(tmp_path):
     assert made == [1, 3]
     content = json.loads(path.read_text())
     assert set(content["records"]) == {"a", "b"}
-    assert content["config"] == {"seeds": 2}
+    assert content["config"] == {"seeds": 2, "nodes": 8}
     assert content["versions"]["jax"] == jax.__version__
 
 
 def test_results_of_another_configuration_are_set_aside(tmp_path):
     path = tmp_path / "results.json"
-    ResultsFile(path, Setting(seeds=2)).once("a", lambda: {"value": 1})
-    other = ResultsFile(path, Setting(seeds=3))
+    ResultsFile(path, Setting()).once("a", lambda: {"value": 1})
+    more = ResultsFile(path, Setting(seeds=3))
+    assert more.records == {"a": {"value": 1}}, "more seeds add to what is there"
+    other = ResultsFile(path, Setting(nodes=9))
     assert other.records == {}
     kept = json.loads((tmp_path / "results.other.json").read_text())
     assert kept["records"] == {"a": {"value": 1}}
@@ -112,6 +115,9 @@ def test_sgd_sees_one_pass(two_batchings):
     stream = two_batchings[1]
     scores = peers.sgd(stream, seed=0)(stream.X[stream.weight > 0])
     assert scores.shape == (120, 4)
+    two = stream._replace(classes=stream.classes[:2], y=stream.y % 2)
+    scores = peers.sgd(two, seed=0)(stream.X[stream.weight > 0])
+    assert scores.shape == (120, 2)
 
 
 def test_augmentation_keeps_size_and_pixels():

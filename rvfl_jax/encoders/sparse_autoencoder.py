@@ -60,7 +60,8 @@ def sparse_autoencoder(
         num_windows: N2.
         window_width: N1.
         num_enhancement: N3; 0 for none.
-        l1: weight of the penalty, solved by 50 steps of ADMM.
+        l1: weight of the penalty. The minimum is approached by 50 steps of ADMM, as published,
+            which fall short of it where the Gram of A_i is far from 1 and l1 is not small.
         shrink: largest argument of tanh. 0.8 in the code of the broad learning system; with 2
             the published figures on Fashion-MNIST come out, and larger values do better.
 

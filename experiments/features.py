@@ -1,4 +1,4 @@
-"""What the experiments on CIFAR-100 share: feature files and class-incremental streams."""
+"""Feature files from outside: where they are, and class-incremental streams of CIFAR-100."""
 
 import os
 from functools import cache

@@ -1,0 +1,278 @@
+"""The paper's curves on Fashion-MNIST-10/5: `python -m experiments.fashion_mnist_curves`.
+
+Raw pixels without an encoder, N = 512, L = 5, five tasks of two classes in random order; 20
+batches (two a class), 30 batches, and 20 batches whose task boundaries are blurred, so that no
+batch betrays where a task ends. Lambda is chosen for every style alike, by the prequential loss
+on the first seed's stream.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+
+from experiments import fashion_mnist as fm
+from experiments.comparison import accuracy_of, expert_of, run_and_keep
+from experiments.results_file import Record, ResultsFile, mean_and_deviation
+from experiments.settings import RESULTS, steps_shown
+from rvfl_jax import Learner, adaptive_k, class_incremental_stream, edrvfl, run_stream, sweep
+from rvfl_jax.encoders import leak_guard
+from rvfl_jax.labels import to_columns
+from rvfl_jax.plots import COLOURS, DASHES
+
+STREAMS = {"20 batches": (20, 0.0), "30 batches": (30, 0.0), "20 batches, blurred": (20, 0.5)}
+STRENGTHS: dict[str, Any] = {
+    "-R": 0.0,
+    "-kF": fm.PAPER_K,
+    "-kF-Bayes": adaptive_k(),
+    "-kF-Bayes, sigma 0.1": adaptive_k(sigma=0.1),
+}
+RIDGES = np.logspace(-2, 3, 11)
+GUARDED_ROWS = 1000
+CHOICE_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Config:
+    """Protocol.
+
+    Attributes:
+        seeds: of task order, row order and random features.
+        num_layers: L.
+        num_nodes: N.
+        rows: training rows, the same number of each class; all when None.
+    """
+
+    seeds: int = 3
+    num_layers: int = 5
+    num_nodes: int = 512
+    rows: int | None = None
+
+
+def case_of(config: Config, seed: int, name: str, rows: int | None = None) -> fm.Case:
+    """A seed's stream of raw pixels."""
+    num_batches, blur = STREAMS[name]
+    if not blur:
+        return fm.raw_case(seed, num_batches, rows or config.rows)
+    data = fm.fashion_mnist()
+    kept = fm.rows_of_each(data.y_train, config.rows)
+    stream = class_incremental_stream(
+        data.X_train[kept],
+        data.y_train[kept],
+        num_tasks=fm.NUM_TASKS,
+        num_batches=num_batches,
+        seed=seed,
+        order="tasks",
+        blur=blur,
+    )
+    columns = to_columns("y_test", data.y_test, stream.classes)
+    return fm.Case(stream, data.X_test, data.y_test, columns, None)
+
+
+def learner_of(config: Config, style: str, ridge: Any) -> Learner:
+    """A style at a lambda."""
+    return edrvfl(
+        num_layers=config.num_layers,
+        num_nodes=config.num_nodes,
+        ridge=ridge,
+        k=STRENGTHS[style],
+    )
+
+
+def measure(config: Config, file: ResultsFile) -> None:
+    """Fill the file with whatever is not there yet."""
+    with steps_shown("choosing lambda", file) as once:
+        ridges = {
+            style: once(f"choice | {style}", choose, config, style)["ridge"] for style in STRENGTHS
+        }
+    learners = {style: learner_of(config, style, ridge) for style, ridge in ridges.items()}
+    for seed in range(config.seeds):
+        key = jax.random.key(seed)
+        for name in STREAMS:
+            case = case_of(config, seed, name)
+            with steps_shown(f"seed {seed + 1} of {config.seeds}, {name}", file) as once:
+                for style, learner in learners.items():
+                    once(f"{name} | seed {seed} | {style}", _run, case, learner, key)
+                if seed == 0:
+                    once(f"{name} | leak guard", _guarded, case, learners["-R"], key)
+
+
+def choose(config: Config, style: str) -> Record:
+    """Lambda of least prequential loss on part of the first seed's rows; no test data enters."""
+    case = case_of(config, 0, "20 batches", min(CHOICE_ROWS, config.rows or CHOICE_ROWS))
+    result = sweep(
+        lambda ridge: learner_of(config, style, ridge),
+        case.stream,
+        {"ridge": RIDGES},
+        key=jax.random.key(0),
+        progress=True,
+    )
+    return {"ridge": result.best()["ridge"], "tried": result.ranking()}
+
+
+def _run(case: fm.Case, learner: Learner, key: Any) -> Record:
+    scores = expert_of(case, learner, key)
+    record = run_and_keep(case, learner, key, expert=scores)
+    return record | {"expert accuracy": accuracy_of(scores, case)}
+
+
+def _guarded(case: fm.Case, learner: Learner, key: Any) -> Record:
+    state = run_stream(learner, case.stream, key=key, expert=None).state
+    leak_guard(lambda X: learner.predict(state, X), case.Z_test[:GUARDED_ROWS])
+    return {"passed": True}
+
+
+def found(config: Config, file: ResultsFile, name: str, style: str) -> list[Record]:
+    """The records of all seeds."""
+    return [file.records[f"{name} | seed {seed} | {style}"] for seed in range(config.seeds)]
+
+
+def write_table(config: Config, file: ResultsFile, path: Path) -> None:
+    """One row a stream and style."""
+    headings = (
+        *("stream", "style", "lambda", "accuracy at the end %", "mean acc(t) %"),
+        *("cumulative regret", "KL at the end", "prequential loss"),
+    )
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    for name in STREAMS:
+        for style in STRENGTHS:
+            records = found(config, file, name, style)
+            curves = [record["curves"]["class_incremental"] for record in records]
+            cells = [
+                f"{file.records[f'choice | {style}']['ridge']:.3g}",
+                mean_and_deviation([curve[-1] for curve in curves], 100, 2),
+                mean_and_deviation([np.mean(curve) for curve in curves], 100, 2),
+                mean_and_deviation([sum(record["regret"]) for record in records], 1e4, 3),
+                mean_and_deviation([record["kl_curve"][-1] for record in records], 1, 5),
+                mean_and_deviation([record["prequential_loss"] for record in records], 1, 4),
+            ]
+            lines.append("| " + " | ".join([name, style, *cells]) + " |")
+    lines.append("\nCumulative regret in units of 1e-4.")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def looks() -> dict[str, dict[str, Any]]:
+    """How each style is drawn, in every picture alike."""
+    return {
+        style: {"color": colour, "ls": dash, "lw": 1.8}
+        for style, colour, dash in zip(STRENGTHS, COLOURS, DASHES, strict=False)
+    }
+
+
+def draw_accuracy(config: Config, file: ResultsFile, path: Path) -> None:
+    """acc(t) of every style with boxes of its sub-learners, one panel a stream."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 4.4), layout="constrained")
+    panels = figure.subplots(1, len(STREAMS), sharey=True)
+    for panel, name in zip(panels, STREAMS, strict=True):
+        for style, look in looks().items():
+            records = found(config, file, name, style)
+            curves = np.array([record["curves"]["class_incremental"] for record in records])
+            batches = np.array(records[0]["evaluated"]) + 1
+            panel.plot(batches, curves.mean(axis=0), label=style, **look)
+        ridge = found(config, file, name, "-R")
+        learners = np.concatenate([np.array(r["learner_accuracy"]) for r in ridge], axis=1)
+        panel.boxplot(
+            learners.T,
+            positions=batches,
+            widths=0.5,
+            manage_ticks=False,
+            showfliers=False,
+            patch_artist=True,
+            boxprops={"facecolor": "0.9", "edgecolor": "0.5"},
+            whiskerprops={"color": "0.5"},
+            capprops={"color": "0.5"},
+            medianprops={"color": "0.3"},
+            zorder=1,
+        )
+        expert = np.mean([record["expert accuracy"] for record in ridge])
+        panel.axhline(expert, color="black", lw=1, ls=":")
+        panel.annotate(
+            f"offline expert {expert:.3f}", (1, expert), (0, 3), textcoords="offset points"
+        )
+        mark_ends(panel, ridge[0]["task_ends"])
+        panel.set(title=name, xlabel="batches learned", ylim=(0, 1))
+    panels[0].set_ylabel("acc(t), ten classes")
+    panels[0].legend(loc="lower right", title="boxes: sub-learners of -R")
+    figure.suptitle(
+        f"Fashion-MNIST-10/5, raw pixels, L = {config.num_layers}, N = {config.num_nodes},"
+        f" {config.seeds} seeds"
+    )
+    figure.savefig(path, dpi=150)
+
+
+def draw_regret(config: Config, file: ResultsFile, path: Path) -> None:
+    """Regret, cumulative regret and KL to the offline expert, 20 and 30 batches."""
+    from matplotlib.figure import Figure
+
+    names = ("20 batches", "30 batches")
+    figure = Figure(figsize=(13, 6.4), layout="constrained")
+    panels = figure.subplots(len(names), 3)
+    for row, name in zip(panels, names, strict=True):
+        for style, look in looks().items():
+            records = found(config, file, name, style)
+            batches = np.array(records[0]["evaluated"]) + 1
+            regret = np.mean([record["regret"] for record in records], axis=0)
+            kl = np.mean([record["kl_curve"] for record in records], axis=0)
+            for panel, curve in zip(row, (regret, np.cumsum(regret), kl), strict=True):
+                panel.plot(batches, curve, label=style, **look)
+        for panel, title in zip(
+            row, ("regret(t)", "cumulative regret", "KL(t) from the expert, nats"), strict=True
+        ):
+            panel.set(title=f"{title}, {name}", xlabel="batches learned")
+            mark_ends(panel, found(config, file, name, "-R")[0]["task_ends"])
+    panels[0, 0].legend()
+    figure.savefig(path, dpi=150)
+
+
+def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
+    """Paths of k_t and k_{t+1}: what Algorithm 2 takes out, and what it had put in."""
+    from matplotlib.figure import Figure
+
+    styles = [style for style, k in STRENGTHS.items() if not isinstance(k, float)]
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    for panel, style in zip(figure.subplots(1, len(styles)), styles, strict=True):
+        record = found(config, file, "20 batches", style)[0]
+        added, taken = np.array(record["k_next"])[:-1], np.array(record["k_t"])[1:]
+        batches = np.arange(2, len(added) + 2)
+        for layer in range(added.shape[1]):
+            colour = COLOURS[layer % len(COLOURS)]
+            panel.plot(batches, added[:, layer], color=colour, label=f"layer {layer + 1}, put in")
+            panel.plot(batches, taken[:, layer], color=colour, ls=":", label="taken out")
+        mark_ends(panel, record["task_ends"])
+        panel.set(yscale="log", title=style, xlabel="batch", ylabel="forward strength k")
+    panel.legend(fontsize="x-small", ncols=2)
+    figure.suptitle("-kF-Bayes: full lines k put on the announced batch, dotted k taken out again")
+    figure.savefig(path, dpi=150)
+
+
+def mark_ends(panel: Any, ends: list[int]) -> None:
+    """Grey lines at task ends."""
+    for end in ends:
+        panel.axvline(end + 1, color="0.85", lw=0.8, zorder=0)
+    panel.grid(axis="y", color="0.94")
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def main(config: Config, out: Path = RESULTS / "fashion_mnist_curves") -> None:
+    """Measure what is missing, then write results.json, table.md and three pictures.
+
+    Args:
+        config: the protocol.
+        out: folder of the results.
+    """
+    file = ResultsFile(out / "results.json", config)
+    measure(config, file)
+    write_table(config, file, out / "table.md")
+    draw_accuracy(config, file, out / "accuracy.png")
+    draw_regret(config, file, out / "regret.png")
+    draw_strengths(config, file, out / "strengths.png")
+    print((out / "table.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
