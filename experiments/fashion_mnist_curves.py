@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import tyro
+from matplotlib.ticker import MaxNLocator
 
 from experiments import fashion_mnist as fm
 from experiments.comparison import accuracy_of, expert_of, run_and_keep
@@ -200,7 +201,7 @@ def draw_accuracy(config: Config, file: ResultsFile, path: Path) -> None:
     panels[0].legend(loc="lower right", title="boxes: sub-learners of -R")
     figure.suptitle(
         f"Fashion-MNIST-10/5, raw pixels, L = {config.num_layers}, N = {config.num_nodes},"
-        f" {config.seeds} seeds"
+        f" {config.seeds} seed{'s' * (config.seeds > 1)}"
     )
     figure.savefig(path, dpi=150)
 
@@ -251,7 +252,8 @@ def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
 
 
 def mark_ends(panel: Any, ends: list[int]) -> None:
-    """Grey lines at task ends."""
+    """Grey lines at task ends; whole batches along the bottom."""
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     for end in ends:
         panel.axvline(end + 1, color="0.85", lw=0.8, zorder=0)
     panel.grid(axis="y", color="0.94")
