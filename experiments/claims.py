@@ -17,7 +17,7 @@ import numpy as np
 import tyro
 
 from experiments.features import FEATURES, cifar100
-from experiments.results_file import Record, ResultsFile
+from experiments.results_file import Record, ResultsFile, markdown_table
 from experiments.settings import RESULTS, steps_shown
 from rvfl_jax import (
     Learner,
@@ -32,6 +32,7 @@ from rvfl_jax import (
 )
 from rvfl_jax.data import Dataset, load_dataset
 from rvfl_jax.encoders import leak_guard
+from rvfl_jax.metrics import backward_transfer
 
 RIDGES = np.logspace(-3, 3, 13)
 STRENGTHS = np.array([0.0, 0.25, 0.5, 1.0, 1.4142127133, 2.0])
@@ -142,7 +143,7 @@ def _swept(config: Config, make: Any, name: str, order: str, grid: dict[str, np.
                 "early": result.loss[..., :quarter].mean(axis=-1),
                 "accuracy": result.accuracy["class_incremental"][..., -1],
                 "on the way": result.accuracy["seen"].mean(axis=-1),
-                "BWT": _backward(result.task_accuracy["class_incremental"], stream),
+                "BWT": _backward(result.task_accuracy["class_incremental"]),
                 "k": result.k_next.mean(axis=(-2, -1)),
             }
         )
@@ -150,13 +151,11 @@ def _swept(config: Config, make: Any, name: str, order: str, grid: dict[str, np.
     return stacked | {f"{axis} axis": np.asarray(values) for axis, values in grid.items()}
 
 
-def _backward(task_accuracy: np.ndarray, stream: Stream) -> np.ndarray:
-    """BWT of R matrices (..., Q, Q), eq. (31); NaN for one task."""
-    Q = stream.num_tasks
-    if Q == 1:
-        return np.full(task_accuracy.shape[:-2], np.nan)
-    learned = np.diagonal(task_accuracy, axis1=-2, axis2=-1)
-    return np.mean(task_accuracy[..., -1, :-1] - learned[..., :-1], axis=-1)
+def _backward(task_accuracy: np.ndarray) -> np.ndarray:
+    """BWT of R matrices (..., Q, Q)."""
+    Q = task_accuracy.shape[-1]
+    each = [backward_transfer(R) for R in task_accuracy.reshape(-1, Q, Q)]
+    return np.reshape(each, task_accuracy.shape[:-2])
 
 
 def _expert(config: Config, makers: Makers, name: str, order: str) -> Record:
@@ -215,9 +214,8 @@ def _arrays(record: Record) -> dict[str, np.ndarray]:
 
 
 def _of_strength(constant: dict[str, np.ndarray], where: str) -> Iterator[tuple[str, ...]]:
-    ridge = (*_best(constant["loss"][:, :1]),)
-    at_zero = (ridge[0], 0)
-    best = _best(constant["loss"])
+    at_zero = (_best(constant["loss"][:, :1])[0], 0)
+    chosen = _best_forward(constant["loss"])
     claims = (
         ("-kF at its best k and lambda loses no more than -R at its best lambda", "loss"),
         ("forward regularisation lowers the loss of the first quarter", "early"),
@@ -225,9 +223,7 @@ def _of_strength(constant: dict[str, np.ndarray], where: str) -> Iterator[tuple[
     )
     for claim, measure_name in claims:
         values = constant[measure_name]
-        against = values[best] if best[1] else values[_best_forward(constant["loss"])]
-        mean, low, high = interval(against - values[at_zero])
-        chosen = best if best[1] else _best_forward(constant["loss"])
+        mean, low, high = interval(values[chosen] - values[at_zero])
         scale = 100 if measure_name == "accuracy" else 1
         unit = " points" if measure_name == "accuracy" else ""
         evidence = (
@@ -309,12 +305,8 @@ def _of_transfer(constant: dict[str, np.ndarray], where: str) -> tuple[str, str,
 
 def write_table(config: Config, file: ResultsFile, path: Path) -> None:
     """One row a claim and place."""
-    lines = [
-        "| claim | where | evidence (loss: prequential, squared) | verdict |",
-        "|---|---|---|---|",
-    ]
-    lines += ["| " + " | ".join(row) + " |" for row in rows_of(config, file)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    headings = ("claim", "where", "evidence (loss: prequential, squared)", "verdict")
+    path.write_text(markdown_table(headings, rows_of(config, file)), encoding="utf-8")
 
 
 def main(config: Config, out: Path = RESULTS / "claims") -> None:

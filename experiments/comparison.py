@@ -2,13 +2,14 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from experiments.fashion_mnist import Case
 from experiments.results_file import Record
 from rvfl_jax import Learner, offline_scores, run_stream
+from rvfl_jax.encoders import leak_guard
 from rvfl_jax.experiment import run_metrics
+from rvfl_jax.metrics import accuracy
 
 
 def run_and_keep(
@@ -30,9 +31,7 @@ def run_and_keep(
         on_failure="return",
     ).history
     none = np.full(case.stream.num_tasks, np.nan)
-    values = run_metrics(history, none, 1.0, 1)
-    kept = {name: value for name, value in values.items() if "second" not in name}
-    return kept | {
+    return run_metrics(history, none) | {
         "healthy": bool(history.healthy.all()),
         "evaluated": history.evaluated,
         "task_ends": case.stream.task_ends,
@@ -51,7 +50,13 @@ def expert_of(case: Case, learner: Learner, key: Any) -> np.ndarray:
     return offline_scores(learner, case.stream, case.Z_test, key=key)
 
 
-def accuracy_of(scores: np.ndarray, case: Case) -> float:
+def accuracy_of(scores: np.ndarray, case: Case, learner: Learner) -> float:
     """Class-incremental accuracy of (L, n, m) scores."""
-    probabilities = jax.nn.softmax(np.asarray(scores), axis=-1).mean(axis=0)
-    return float(np.mean(np.asarray(probabilities).argmax(axis=1) == case.columns))
+    return float(accuracy(learner.combine(np.float32(scores)), case.columns))
+
+
+def guarded(case: Case, learner: Learner, key: Any, rows: int | None = None) -> Record:
+    """The leak guard on test rows, the first so many or all, once the stream is learned."""
+    state = run_stream(learner, case.stream, key=key, expert=None).state
+    leak_guard(lambda X: learner.predict(state, X), case.Z_test[:rows])
+    return {"passed": True}

@@ -1,7 +1,6 @@
 """What the experiments on Fashion-MNIST share: data, encoders, the paper's settings."""
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,6 +19,7 @@ NUM_TASKS = 5
 ENCODER_SEED = 0
 # Of the paper's table on Fashion-MNIST-10/5.
 PAPER_K = 1.4142127133
+STRENGTHS: dict[str, Any] = {"-R": 0.0, "-kF": PAPER_K, "-kF-Bayes": adaptive_k()}
 RIDGES = {"-R": 1.0, "-kF": 2.0**-2, "-kF-Bayes": 2.0**-6}
 
 
@@ -48,13 +48,14 @@ def fashion_mnist() -> Dataset:
     return load_dataset("fashion-mnist")
 
 
-def raw_case(seed: int, num_batches: int, rows: int | None = None) -> Case:
+def raw_case(seed: int, num_batches: int, rows: int | None = None, *, blur: float = 0.0) -> Case:
     """Raw pixels: five tasks of two neighbouring classes, their order by the seed.
 
     Args:
         seed: of the task order and of the rows' order.
         num_batches: T.
         rows: training rows, the same number of each class; all when None.
+        blur: of the task boundaries.
     """
     data = fashion_mnist()
     chosen = rows_of_each(data.y_train, rows)
@@ -65,6 +66,7 @@ def raw_case(seed: int, num_batches: int, rows: int | None = None) -> Case:
         num_batches=num_batches,
         seed=seed,
         order="tasks",
+        blur=blur,
     )
     columns = to_columns("y_test", data.y_test, stream.classes)
     return Case(stream, data.X_test, data.y_test, columns, None)
@@ -98,14 +100,15 @@ def rebatched(case: Case, raw: Case) -> Case:
     return Case(raw.stream._replace(X=Z), case.Z_test, case.y_test, case.columns, case.encoded)
 
 
-def paper_learners(cold_start: str) -> Iterator[tuple[str, Learner]]:
-    """-R, -kF and -kF-Bayes with N = 2, L = 1 and the lambdas and k of the paper's table."""
-    strengths: dict[str, Any] = {"-R": 0.0, "-kF": PAPER_K, "-kF-Bayes": adaptive_k()}
-    for style, k in strengths.items():
-        yield (
-            style,
-            edrvfl(num_layers=1, num_nodes=2, ridge=RIDGES[style], k=k, cold_start=cold_start),
-        )
+def paper_learner(style: str, cold_start: str) -> Learner:
+    """A style with N = 2, L = 1 and the lambda and k of the paper's table."""
+    return edrvfl(
+        num_layers=1,
+        num_nodes=2,
+        ridge=RIDGES[style],
+        k=STRENGTHS[style],
+        cold_start=cold_start,
+    )
 
 
 def rows_of_each(y: np.ndarray, rows: int | None) -> np.ndarray:

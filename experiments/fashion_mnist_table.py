@@ -17,7 +17,12 @@ import numpy as np
 import tyro
 
 from experiments import fashion_mnist as fm
-from experiments.results_file import Record, ResultsFile, mean_and_deviation
+from experiments.results_file import (
+    Record,
+    ResultsFile,
+    markdown_table,
+    mean_and_deviation,
+)
 from experiments.settings import RESULTS, Once, steps_shown
 from rvfl_jax import Learner, by_task, fine_tuned_edrvfl, non_incremental_edrvfl, offline_scores
 from rvfl_jax import run_stream as run_on
@@ -80,7 +85,7 @@ def _learner(style: str, cold_start: str) -> Learner:
         return fine_tuned_edrvfl(**options)
     if style == "non-incremental":
         return non_incremental_edrvfl(**options)
-    return dict(fm.paper_learners(cold_start))[style]
+    return fm.paper_learner(style, cold_start)
 
 
 def measure(config: Config, file: ResultsFile) -> None:
@@ -164,9 +169,7 @@ def _run(case: fm.Case, learner: Learner, R_ind: np.ndarray, key: Any) -> Record
         expert=None,
         on_failure="return",
     ).history
-    values = run_metrics(history, R_ind, 1.0, 1)
-    kept = {name: value for name, value in values.items() if "second" not in name}
-    return kept | {
+    return run_metrics(history, R_ind) | {
         "healthy": bool(history.healthy.all()),
         "k_next": history.k_next.mean(axis=1),
         "R": history.R["class_incremental"],
@@ -262,9 +265,8 @@ def write_tables(rows: list[Record], folder: Path) -> None:
         writer = csv.DictWriter(out, HEADINGS, restval="")
         writer.writeheader()
         writer.writerows(rows)
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
-    lines += ["| " + " | ".join(str(row.get(h, "")) for h in HEADINGS) + " |" for row in rows]
-    (folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    cells = ([str(row.get(heading, "")) for heading in HEADINGS] for row in rows)
+    (folder / "table.md").write_text(markdown_table(HEADINGS, cells), encoding="utf-8")
 
 
 def draw(config: Config, file: ResultsFile, path: Path) -> None:

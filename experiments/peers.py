@@ -11,7 +11,9 @@ Scores = Callable[[np.ndarray], np.ndarray]
 
 def nearest_class_mean(stream: Stream) -> Scores:
     """Running class means; the nearest one wins."""
-    means, _ = _running_means(stream)
+    used = stream.weight > 0
+    Y = np.eye(len(stream.classes))[stream.y[used]]
+    means = (Y.T @ stream.X[used]) / Y.sum(axis=0)[:, None]
     return lambda X: 2 * X @ means.T - np.sum(means**2, axis=1)
 
 
@@ -61,11 +63,3 @@ def sgd(stream: Stream, seed: int) -> Scores:
         return np.stack([-found, found], axis=1) if found.ndim == 1 else found
 
     return scores
-
-
-def _running_means(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
-    used = stream.weight > 0
-    X, y = stream.X[used], stream.y[used]
-    Y = np.eye(len(stream.classes))[y]
-    counts = Y.sum(axis=0)
-    return (Y.T @ X) / counts[:, None], counts

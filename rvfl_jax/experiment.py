@@ -168,7 +168,8 @@ def compare(config: Config, progress: Progress = lambda label, done, total: None
                 config, learner, stream, data, scores, key, evaluate, report
             )
             result.styles[style].histories.append(history)
-            result.styles[style].add(run_metrics(history, R_ind, seconds, stream.num_rows))
+            pace = {"seconds": seconds, "samples_per_second": stream.num_rows / seconds}
+            result.styles[style].add(pace | run_metrics(history, R_ind))
             done += config.batches
     progress("done", total, total)
     return result
@@ -348,12 +349,13 @@ def _timed_run(
     return run.history, clock.seconds
 
 
-def run_metrics(history: History, R_ind: np.ndarray, seconds: float, rows: int) -> dict[str, float]:
+def run_metrics(history: History, R_ind: np.ndarray) -> dict[str, float]:
     """One number a metric of a run, named as `results.json` names them."""
-    values = {"seconds": seconds, "samples_per_second": rows / seconds}
-    values["prequential_loss"] = float(
-        np.nansum(history.prequential_loss * history.rows) / history.rows.sum()
-    )
+    values = {
+        "prequential_loss": float(
+            np.nansum(history.prequential_loss * history.rows) / history.rows.sum()
+        )
+    }
     values["sigma_share"] = float(np.mean(history.sigma_share))
     if not len(history.evaluated):
         return values
