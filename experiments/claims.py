@@ -2,9 +2,10 @@
 
 On every data set and in both orders (new classes task by task, and rows in random order) one
 sweep runs all of lambda x strength over the same streams and networks, so that styles are
-compared in pairs: same seed, same rows, same features. Lambda is chosen for every style alike,
-by the prequential loss. Differences come with 95 % intervals of their mean over seeds (Student's
-t), and where an interval holds 0 nothing is claimed.
+compared in pairs: same seed, same rows, same features. -R and -kF choose among as many settings
+(65 values of lambda; 13 of lambda times 5 of k) by the prequential loss, which sees no test row.
+Differences come with 95 % intervals of their mean over seeds (Student's t), and where an interval
+holds 0 nothing is claimed.
 """
 
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import jax
 import numpy as np
 import tyro
 
+from experiments.fashion_mnist import PAPER_K
 from experiments.features import FEATURES, cifar100
 from experiments.results_file import Record, ResultsFile, markdown_table
 from experiments.settings import RESULTS, steps_shown
@@ -35,8 +37,19 @@ from rvfl_jax.encoders import leak_guard
 from rvfl_jax.metrics import backward_transfer
 
 RIDGES = np.logspace(-3, 3, 13)
-STRENGTHS = np.array([0.0, 0.25, 0.5, 1.0, 1.4142127133, 2.0])
+STRENGTHS = np.array([0.0, 0.25, 0.5, 1.0, PAPER_K, 2.0])
+# -R alone has as many settings to choose from as -kF has with 5 strengths.
+FINE_RIDGES = np.logspace(-3, 3, 65)
+# T of the streams on which robustness to T is tried.
+BATCHES = (5, 20, 100)
+COLD_STARTS = ("exact", "paper")
 KAPPAS, SIGMAS = np.logspace(-1, 2, 4), np.logspace(-5, 0, 6)
+FIXED: dict[str, Any] = {
+    "-R": 0.0,
+    "-F": 1.0,
+    "-kF": PAPER_K,
+    "-kF-Bayes": adaptive_k(reuse_k=True),
+}
 ORDERS = ("new classes", "random order")
 DATA = ("digits", "EfficientNet-lite0, ImageNet")
 
@@ -65,7 +78,9 @@ def data_of(name: str) -> Dataset:
     return cifar100(name) if name in FEATURES else load_dataset(name)
 
 
-def streams_of(config: Config, name: str, order: str) -> list[Stream]:
+def streams_of(
+    config: Config, name: str, order: str, num_batches: int | None = None
+) -> list[Stream]:
     """One stream a seed, padded alike; in random order every class is there from the start."""
     data = data_of(name)
     streams = []
@@ -78,7 +93,7 @@ def streams_of(config: Config, name: str, order: str) -> list[Stream]:
                 data.X_train[rows],
                 data.y_train[rows],
                 num_tasks=tasks,
-                num_batches=config.num_batches,
+                num_batches=num_batches or config.num_batches,
                 seed=seed,
             )
         )
@@ -96,9 +111,21 @@ class Makers:
         """-R, -F and -kF."""
         return edrvfl(**self.network, ridge=ridge, k=k)
 
+    def ridge_alone(self, ridge: Any) -> Learner:
+        """-R."""
+        return edrvfl(**self.network, ridge=ridge, k=0.0)
+
+    def literal(self, ridge: Any) -> Learner:
+        """-kF-Bayes as printed, untuned: it takes out another k than it had put in."""
+        return edrvfl(**self.network, ridge=ridge, k=adaptive_k())
+
     def adaptive(self, ridge: Any, kappa: Any, sigma: Any) -> Learner:
         """-kF-Bayes that takes out what it had put in."""
         return edrvfl(**self.network, ridge=ridge, k=adaptive_k(kappa, sigma, reuse_k=True))
+
+    def fixed(self, ridge: float, style: str, cold_start: str = "exact") -> Learner:
+        """A style at one lambda."""
+        return edrvfl(**self.network, ridge=ridge, k=FIXED[style], cold_start=cold_start)
 
 
 def measure(config: Config, file: ResultsFile) -> None:
@@ -108,18 +135,37 @@ def measure(config: Config, file: ResultsFile) -> None:
         for order in ORDERS:
             place = f"{name} | {order}"
             with steps_shown(place, file) as once:
-                once(f"{place} | constant", _constant, config, makers, name, order)
-                once(f"{place} | adaptive", _adaptive, config, makers, name, order)
+                for kind, (make, grid) in sweeps_of(makers).items():
+                    once(f"{place} | {kind}", _swept, config, make, name, order, grid)
                 once(f"{place} | expert", _expert, config, makers, name, order)
+                alone = file.records[f"{place} | ridge alone"]
+                ridge = alone["ridge axis"][_best(np.array(alone["loss"]))[0]]
+                for style in FIXED:
+                    once(
+                        f"{place} | regret | {style}",
+                        _regret,
+                        config,
+                        makers.fixed(ridge, style),
+                        name,
+                        order,
+                    )
+                if order == "new classes":
+                    for style in FIXED:
+                        for cold_start in COLD_STARTS:
+                            learner = makers.fixed(ridge, style, cold_start)
+                            at = f"{place} | T | {style} | {cold_start}"
+                            once(at, _over_batches, config, learner, name)
 
 
-def _constant(config: Config, makers: Makers, name: str, order: str) -> Record:
-    return _swept(config, makers.constant, name, order, {"ridge": RIDGES, "k": STRENGTHS})
-
-
-def _adaptive(config: Config, makers: Makers, name: str, order: str) -> Record:
-    grid = {"ridge": RIDGES[::3], "kappa": KAPPAS, "sigma": SIGMAS}
-    return _swept(config, makers.adaptive, name, order, grid)
+def sweeps_of(makers: Makers) -> dict[str, tuple[Any, dict[str, np.ndarray]]]:
+    """Kind of sweep to its maker and grid."""
+    coarse = RIDGES[::3]
+    return {
+        "ridge alone": (makers.ridge_alone, {"ridge": FINE_RIDGES}),
+        "constant": (makers.constant, {"ridge": RIDGES, "k": STRENGTHS}),
+        "literal": (makers.literal, {"ridge": coarse}),
+        "adaptive": (makers.adaptive, {"ridge": coarse, "kappa": KAPPAS, "sigma": SIGMAS}),
+    }
 
 
 def _swept(config: Config, make: Any, name: str, order: str, grid: dict[str, np.ndarray]) -> Record:
@@ -158,6 +204,42 @@ def _backward(task_accuracy: np.ndarray) -> np.ndarray:
     return np.reshape(each, task_accuracy.shape[:-2])
 
 
+def _regret(config: Config, learner: Learner, name: str, order: str) -> Record:
+    """Regret and KL against the offline expert of the same lambda, every 5 batches, a seed."""
+    data, found = data_of(name), []
+    for seed, stream in enumerate(streams_of(config, name, order)):
+        history = run_stream(
+            learner,
+            stream,
+            key=jax.random.key(seed),
+            test=(data.X_test, data.y_test),
+            evaluate=5,
+        ).history
+        found.append((history.regret, history.kl))
+    regret, kl = (np.stack(curves, axis=-1) for curves in zip(*found, strict=True))
+    return {"regret": regret, "kl": kl}
+
+
+def _over_batches(config: Config, learner: Learner, name: str) -> Record:
+    """(T, seed) accuracy at the end over the T of `BATCHES`."""
+    data, found = data_of(name), []
+    for T in BATCHES:
+        accuracies = []
+        for seed, stream in enumerate(streams_of(config, name, "new classes", T)):
+            run = run_stream(
+                learner,
+                stream,
+                key=jax.random.key(seed),
+                test=(data.X_test, data.y_test),
+                evaluate=T,
+                expert=None,
+                on_failure="return",
+            )
+            accuracies.append(run.history.accuracy["class_incremental"][-1])
+        found.append(accuracies)
+    return {"accuracy": np.array(found)}
+
+
 def _expert(config: Config, makers: Makers, name: str, order: str) -> Record:
     """How far -R, exact, is from the offline expert at the end of the stream."""
     data, gaps = data_of(name), []
@@ -190,67 +272,92 @@ def _best(loss: np.ndarray) -> tuple[int, ...]:
 
 def rows_of(config: Config, file: ResultsFile) -> Iterator[tuple[str, str, str, str]]:
     """(claim, where, evidence, verdict), one row a claim, data set and order."""
-    for name in config.data:
-        for order in ORDERS:
-            where = f"{name}, {order}"
-            place = f"{name} | {order}"
-            constant = _arrays(file.records[f"{place} | constant"])
-            adaptive = _arrays(file.records[f"{place} | adaptive"])
-            expert = file.records[f"{place} | expert"]["largest relative difference of scores"]
-            yield (
-                "-R ends where the offline expert is",
-                where,
-                f"largest relative difference of test scores {expert:.1e}",
-                "holds" if expert < 1e-6 else "does not hold",
-            )
-            yield from _of_strength(constant, where)
-            yield from _of_bayes(constant, adaptive, where)
-            if order == "new classes":
-                yield _of_transfer(constant, where)
+    rows = [
+        row
+        for name in config.data
+        for order in ORDERS
+        for row in _rows_at(file, f"{name} | {order}", f"{name}, {order}")
+    ]
+    claims = list(dict.fromkeys(row[0] for row in rows))
+    yield from sorted(rows, key=lambda row: claims.index(row[0]))
 
 
-def _arrays(record: Record) -> dict[str, np.ndarray]:
-    return {name: np.array(values, dtype=float) for name, values in record.items()}
+def _rows_at(file: ResultsFile, place: str, where: str) -> Iterator[tuple[str, str, str, str]]:
+    def of(kind: str) -> dict[str, np.ndarray]:
+        record = file.records[f"{place} | {kind}"]
+        return {name: np.array(values, dtype=float) for name, values in record.items()}
+
+    alone, constant, adaptive = of("ridge alone"), of("constant"), of("adaptive")
+    expert = file.records[f"{place} | expert"]["largest relative difference of scores"]
+    yield (
+        "-R ends where the offline expert is",
+        where,
+        f"largest relative difference of test scores {expert:.1e}",
+        "holds" if expert < 1e-6 else "does not hold",
+    )
+    yield from _of_strength(alone, constant, where)
+    yield from _of_regret({style: of(f"regret | {style}") for style in FIXED}, where)
+    yield from _of_bayes(constant, adaptive, of("literal"), where)
+    if "new classes" in place:
+        ends = {
+            (style, cold): of(f"T | {style} | {cold}")["accuracy"]
+            for style in FIXED
+            for cold in COLD_STARTS
+        }
+        yield from _of_batches(ends, where)
+        yield _of_transfer(constant, where)
 
 
-def _of_strength(constant: dict[str, np.ndarray], where: str) -> Iterator[tuple[str, ...]]:
-    at_zero = (_best(constant["loss"][:, :1])[0], 0)
-    chosen = _best_forward(constant["loss"])
+def _of_strength(
+    alone: dict[str, np.ndarray], constant: dict[str, np.ndarray], where: str
+) -> Iterator[tuple[str, ...]]:
+    at_zero, chosen = _best(alone["loss"]), _best_forward(constant["loss"])
     claims = (
         ("-kF at its best k and lambda loses no more than -R at its best lambda", "loss"),
-        ("forward regularisation lowers the loss of the first quarter", "early"),
-        ("-kF at its best ends with higher accuracy", "accuracy"),
+        ("-kF lowers the prequential loss of the first quarter", "early"),
+        ("-kF at its best ends with higher accuracy than -R", "accuracy"),
     )
     for claim, measure_name in claims:
-        values = constant[measure_name]
-        mean, low, high = interval(values[chosen] - values[at_zero])
-        scale = 100 if measure_name == "accuracy" else 1
-        unit = " points" if measure_name == "accuracy" else ""
+        percent = measure_name == "accuracy"
+        scale, unit = (100, " points") if percent else (1, "")
+        difference = scale * (constant[measure_name][chosen] - alone[measure_name][at_zero])
+        mean, low, high = interval(difference)
         evidence = (
             f"k = {constant['k axis'][chosen[1]]:g}, lambda {constant['ridge axis'][chosen[0]]:.3g}"
-            f" against lambda {constant['ridge axis'][at_zero[0]]:.3g}:"
-            f" {scale * mean:+.4f} [{scale * low:+.4f}, {scale * high:+.4f}]{unit}"
+            f" against lambda {alone['ridge axis'][at_zero[0]]:.3g}:"
+            f" {mean:+.4f} [{low:+.4f}, {high:+.4f}]{unit}"
         )
-        better = low > 0 if measure_name == "accuracy" else high < 0
-        worse = high < 0 if measure_name == "accuracy" else low > 0
         yield (
             claim,
             where,
             evidence,
-            "holds" if better else "reversed" if worse else "no difference",
+            _verdict(-mean, -high, -low) if not percent else _verdict(mean, low, high),
         )
-    same = constant["loss"][at_zero[0], _best_at(constant["loss"], at_zero[0])]
-    mean, low, high = interval(same - constant["loss"][at_zero])
-    tuned = interval(
-        constant["loss"][at_zero] - constant["loss"][len(constant["ridge axis"]) // 2, 0]
+    yield _of_causes(constant, where)
+
+
+def _verdict(gain: float, low: float, high: float) -> str:
+    """Of a gain and its interval."""
+    return "holds" if low > 0 else "reversed" if high < 0 else "no difference"
+
+
+def _of_causes(constant: dict[str, np.ndarray], where: str) -> tuple[str, str, str, str]:
+    """The loss that k lowers at the lambda best for -R, beside what lambda lowers at k = 0."""
+    ridge = _best(constant["loss"][:, :1])[0]
+    k = int(constant["loss"][ridge].mean(axis=-1).argmin())
+    middle = len(constant["ridge axis"]) // 2
+    of_k = interval(constant["loss"][ridge, 0] - constant["loss"][ridge, k])
+    of_ridge = interval(constant["loss"][middle, 0] - constant["loss"][ridge, 0])
+    shown = (f"{mean:.4f} [{low:.4f}, {high:.4f}]" for mean, low, high in (of_k, of_ridge))
+    by_k, by_ridge = shown
+    evidence = (
+        f"lowered by k = {constant['k axis'][k]:g} at -R's lambda: {by_k};"
+        f" by lambda {constant['ridge axis'][ridge]:.3g} in place of 1 at k = 0: {by_ridge}"
     )
-    yield (
-        "what comes from k, and what from lambda",
-        where,
-        f"best k at -R's lambda: loss {mean:+.4f} [{low:+.4f}, {high:+.4f}];"
-        f" best lambda against lambda 1, k = 0: {tuned[0]:+.4f} [{tuned[1]:+.4f}, {tuned[2]:+.4f}]",
-        "k" if -mean > -tuned[0] else "lambda",
-    )
+    gains = {"k": of_k, "lambda": of_ridge}
+    real = [name for name, (_, low, _) in gains.items() if low > 0]
+    verdict = max(real, key=lambda name: gains[name][0], default="neither")
+    return "what lowers the loss: k or lambda", where, evidence, verdict
 
 
 def _best_forward(loss: np.ndarray) -> tuple[int, ...]:
@@ -259,25 +366,54 @@ def _best_forward(loss: np.ndarray) -> tuple[int, ...]:
     return ridge, k + 1
 
 
-def _best_at(loss: np.ndarray, ridge: int) -> int:
-    return int(loss[ridge].mean(axis=-1).argmin())
+def _of_regret(
+    curves: dict[str, dict[str, np.ndarray]], where: str
+) -> Iterator[tuple[str, str, str, str]]:
+    """Regret at one lambda, so that all have one expert; seeds are the last axis."""
+    quarter = len(curves["-R"]["regret"]) // 4
+    base = curves["-R"]["regret"]
+    for style in ("-F", "-kF", "-kF-Bayes"):
+        lower = []
+        for part in (slice(quarter), slice(None)):
+            ridge = base[part].sum(axis=0)
+            lower.append(
+                interval(100 * (ridge - curves[style]["regret"][part].sum(axis=0)) / ridge)
+            )
+        early, whole = (f"{mean:+.2f} % [{low:+.2f}, {high:+.2f}]" for mean, low, high in lower)
+        yield (
+            "forward regularisation lowers regret, early above all",
+            f"{where}, {style}",
+            f"cumulative regret less than -R's by: first quarter {early}; whole stream {whole}",
+            _verdict(*lower[0]),
+        )
 
 
 def _of_bayes(
-    constant: dict[str, np.ndarray], adaptive: dict[str, np.ndarray], where: str
+    constant: dict[str, np.ndarray],
+    adaptive: dict[str, np.ndarray],
+    literal: dict[str, np.ndarray],
+    where: str,
 ) -> Iterator[tuple[str, ...]]:
     kappa, sigma = int(np.argmin(np.abs(KAPPAS - 1))), 0
     untuned = adaptive["loss"][:, kappa, sigma]
     at = int(untuned.mean(axis=-1).argmin())
-    best = constant["loss"][_best(constant["loss"])]
-    mean, low, high = interval(untuned[at] - best)
-    share = mean / float(best.mean())
-    yield (
-        "-kF-Bayes with default kappa and sigma is near the best constant k",
-        where,
-        f"loss {mean:+.4f} [{low:+.4f}, {high:+.4f}], {share:+.2%}",
-        "holds (within 1 %)" if share < 0.01 else "does not hold",
-    )
+    chosen = _best(constant["loss"])
+    variants = {
+        "as printed": (literal["loss"], literal["accuracy"]),
+        "taking out what it put in": (untuned, adaptive["accuracy"][:, kappa, sigma]),
+    }
+    for variant, (loss, accuracy) in variants.items():
+        place = int(np.nan_to_num(loss, nan=np.inf).mean(axis=-1).argmin())
+        mean, low, high = interval(loss[place] - constant["loss"][chosen])
+        share = mean / float(constant["loss"][chosen].mean())
+        gap = 100 * float((accuracy[place] - constant["accuracy"][chosen]).mean())
+        yield (
+            "-kF-Bayes with default kappa and sigma is near the best constant k",
+            f"{where}, {variant}",
+            f"loss {mean:+.4f} [{low:+.4f}, {high:+.4f}], {share:+.2%};"
+            f" accuracy at the end {gap:+.2f} points",
+            "holds (within 1 %)" if share < 0.01 else "does not hold",
+        )
     over = adaptive["loss"][at].mean(axis=-1)
     accuracy = 100 * adaptive["accuracy"][at].mean(axis=-1)
     yield (
@@ -290,17 +426,35 @@ def _of_bayes(
     )
 
 
+def _of_batches(
+    ends: dict[tuple[str, str], np.ndarray], where: str
+) -> Iterator[tuple[str, str, str, str]]:
+    """How far apart the accuracies at the ends of streams of few and of many batches are."""
+    for cold_start in COLD_STARTS:
+        means = {style: 100 * ends[style, cold_start].mean(axis=1) for style in FIXED}
+        spread = {style: float(np.ptp(mean)) for style, mean in means.items()}
+        shown = "; ".join(
+            f"{style} " + " / ".join(f"{value:.2f}" for value in mean)
+            for style, mean in means.items()
+        )
+        forward = max(value for style, value in spread.items() if style != "-R")
+        both = max(spread.values())
+        yield (
+            "forward regularisation makes the result robust to T",
+            f"{where}, cold start {cold_start}",
+            f"accuracy at the end % at T = {' / '.join(map(str, BATCHES))}: {shown}",
+            "all alike, -R too"
+            if both < 0.5
+            else "holds"
+            if forward < 0.5 * spread["-R"]
+            else "does not hold",
+        )
+
+
 def _of_transfer(constant: dict[str, np.ndarray], where: str) -> tuple[str, str, str, str]:
-    best = _best(constant["loss"])
-    mean, low, high = interval(100 * constant["BWT"][best])
-    return (
-        "backward transfer is positive",
-        where,
-        f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] points, ten-way"
-        if "digits" in where
-        else f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] points",
-        "holds" if low > 0 else "reversed" if high < 0 else "no difference",
-    )
+    mean, low, high = interval(100 * constant["BWT"][_best(constant["loss"])])
+    evidence = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] points over all classes"
+    return "backward transfer is positive", where, evidence, _verdict(mean, low, high)
 
 
 def write_table(config: Config, file: ResultsFile, path: Path) -> None:

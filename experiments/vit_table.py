@@ -36,6 +36,7 @@ STRENGTHS: dict[str, Any] = {
     "-R": 0.0,
     "-kF": 2.0,
     "-kF-Bayes": adaptive_k(kappa=128.0, sigma=1e-3),
+    "-kF-Bayes that takes out what it put in": adaptive_k(128.0, 1e-3, reuse_k=True),
 }
 PEER = "SimpleCIL (nearest class mean, cosine)"
 # A-bar, A_B and ACC as the paper prints them, in per cent.

@@ -10,8 +10,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.neighbors import NearestCentroid
 
 import rvfl_jax
+from experiments import beyond, claims, peers
 from experiments import fashion_mnist as fm
-from experiments import peers
 from experiments.results_file import ResultsFile, mean_and_deviation
 from experiments.train_resnet import Config, augmented, main
 from rvfl_jax.encoders import load_checkpoint
@@ -72,6 +72,79 @@ def test_means_have_sample_deviations():
     assert mean_and_deviation([0.5]) == "0.5000"
     assert mean_and_deviation([1.0, None]) == ""
     assert mean_and_deviation([]) == ""
+
+
+def test_intervals_are_those_of_a_paired_t_test():
+    from scipy.stats import ttest_1samp
+
+    differences = np.random.default_rng(0).normal(0.3, 1.0, 10)
+    mean, low, high = claims.interval(differences)
+    want = ttest_1samp(differences, 0.0).confidence_interval(0.95)
+    np.testing.assert_allclose((mean, low, high), (differences.mean(), *want))
+
+
+def test_a_verdict_needs_an_interval_without_zero():
+    verdicts = [claims._verdict(*gain) for gain in ((1, 0.5, 2), (1, -0.5, 2), (-1, -2, -0.5))]
+    assert verdicts == ["holds", "no difference", "reversed"]
+
+
+def _swept(loss, **axes):
+    """Records of a sweep in which accuracy falls as the loss grows."""
+    loss = np.asarray(loss, dtype=float)
+    extra = {f"{name.replace('_', ' ')} axis": np.asarray(axis) for name, axis in axes.items()}
+    return {"loss": loss, "early": loss + 1, "accuracy": 0.9 - loss / 10, **extra}
+
+
+@pytest.mark.parametrize(
+    ("shift", "verdict"), [(-0.1, "holds"), (0.1, "reversed"), (0.0, "no difference")]
+)
+def test_claims_on_strength_follow_the_loss(shift, verdict):
+    noise = np.random.default_rng(1).normal(0, 1e-3, (2, 2, 4))
+    base = np.array([[0.6], [0.5], [0.7]])
+    alone = _swept(base + np.zeros((3, 4)), ridge=[0.1, 1.0, 10.0])
+    loss = np.array([[0.6, 0.6 + shift], [0.5, 0.5 + shift]])[..., None] + noise
+    constant = _swept(loss, ridge=[0.1, 1.0], k=[0.0, 1.0])
+    rows = list(claims._of_strength(alone, constant, "here"))
+    assert [row[3] for row in rows[:3]] == [verdict] * 3
+    assert rows[0][2].startswith("k = 1, lambda 1 against lambda 1: ")
+    assert rows[3][3] == ("k" if shift < 0 else "neither")
+
+
+def test_regret_is_compared_in_pairs_with_ridge():
+    ridge = np.linspace(4, 1, 20)[:, None] * np.arange(1, 6)
+    curves = {style: {"regret": ridge} for style in claims.FIXED}
+    curves["-F"] = {"regret": 0.9 * ridge}
+    curves["-kF"] = {"regret": 1.1 * ridge}
+    rows = list(claims._of_regret(curves, "here"))
+    assert [row[3] for row in rows] == ["holds", "reversed", "no difference"]
+    assert "first quarter +10.00 % [+10.00, +10.00]" in rows[0][2]
+
+
+def test_robustness_to_batches_is_told_from_the_spread():
+    level = np.full((3, 4), 0.8)
+    fallen = level - np.array([[0.3], [0.1], [0.0]])
+    ends = {(style, cold): level for style in claims.FIXED for cold in claims.COLD_STARTS}
+    ends["-R", "paper"] = fallen
+    assert [r[3] for r in claims._of_batches(ends, "here")] == ["all alike, -R too", "holds"]
+    for style in claims.FIXED:
+        ends[style, "paper"] = fallen
+    rows = list(claims._of_batches(ends, "here"))
+    assert rows[1][3] == "does not hold"
+    assert "-R 50.00 / 70.00 / 80.00" in rows[1][2]
+
+
+def test_the_best_readout_comes_first(tmp_path):
+    file = ResultsFile(tmp_path / "results.json", Setting())
+    for name, accuracy in {"poor": 0.2, "good": 0.9}.items():
+        for seed in range(2):
+            place = f"data | encoder | seed {seed}"
+            record = {"class_incremental": accuracy + 0.01 * seed, "task_aware": 1.0}
+            file.once(f"{place} | {name}", lambda record=record: record)
+            file.once(f"{place} | complete", dict)
+    assert [names[2] for names, _ in beyond.best_first(file)] == ["good", "poor"]
+    beyond.write_table(file, tmp_path / "table.md")
+    text = (tmp_path / "table.md").read_text()
+    assert "| data | encoder | good | 90.50 ± 0.71 | 100.00 ± 0.00 |  | 2 |" in text
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,245 @@
+"""How far one replay-free pass comes, honestly: `python -m experiments.beyond`.
+
+Class-incremental streams of ten Fashion-MNIST classes (five tasks, 20 batches) and of a hundred
+CIFAR-100 classes (ten tasks, 400 batches). Encoders are fitted on the first batch without its
+labels and then frozen, or never saw the data set. Lambda is chosen by generalised
+cross-validation from the learned state; the test set is looked at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+
+from experiments import fashion_mnist as fm
+from experiments import peers
+from experiments.features import FEATURES, cifar100_case
+from experiments.results_file import (
+    Record,
+    ResultsFile,
+    markdown_table,
+    mean_and_deviation,
+)
+from experiments.settings import RESULTS, Once, steps_shown
+from rvfl_jax import (
+    Learner,
+    Stream,
+    edrvfl,
+    generalised_cross_validation,
+    run_stream,
+    with_ridge,
+)
+from rvfl_jax.encoders import Encoder, leak_guard, random_patches, sparse_autoencoder
+from rvfl_jax.metrics import protocol_hits
+
+RIDGE = 10.0
+CANDIDATES = np.logspace(-2, 6, 33)
+GUARDED_ROWS = 500
+SIDE = (28, 28)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is compared.
+
+    Attributes:
+        seeds: of orders, encoders and networks.
+        filters: of the random-patch encoders on Fashion-MNIST.
+        cifar: whether CIFAR-100's features are there to be learned.
+        rows: training rows of Fashion-MNIST; all when None.
+    """
+
+    seeds: int = 3
+    filters: tuple[int, ...] = (100, 200)
+    cifar: bool = True
+    rows: int | None = None
+
+
+def fashion_encoders(config: Config) -> dict[str, Encoder | None]:
+    """Name to encoder; None for raw pixels."""
+    named: dict[str, Encoder | None] = {
+        "raw pixels": None,
+        "sparse autoencoder": sparse_autoencoder(),
+        "sparse autoencoder, shrink 8": sparse_autoencoder(shrink=8.0),
+    }
+    for count in config.filters:
+        named[f"{count} random patches"] = random_patches(SIDE, count)
+    return named
+
+
+def readouts(width: int) -> dict[str, Learner]:
+    """Linear, and as many random nodes beside the features as pays at that width."""
+    make = partial(edrvfl, num_layers=1, ridge=RIDGE, k=0.0, solver="information")
+    found = {"ridge": make(num_nodes=1)}
+    if width < 1000:
+        found["edRVFL, N = 2000"] = make(num_nodes=2000)
+    if width < 500:
+        found["edRVFL, N = 4096"] = make(num_nodes=4096)
+    return found
+
+
+def learned(case: fm.Case, learner: Learner, key: Any) -> tuple[Record, Callable[..., Any]]:
+    """Accuracy with the lambda that GCV chooses, and the predictor."""
+    run = run_stream(learner, case.stream, key=key, evaluate="never", expert=None, guesses=False)
+    scores = generalised_cross_validation(
+        run.state, CANDIDATES, ridge=RIDGE, num_rows=case.stream.num_rows
+    )
+    chosen = CANDIDATES[np.argmin(scores, axis=0)]
+    state = with_ridge(run.state, chosen, ridge=RIDGE)
+    predict = partial(learner.predict, state)
+    return {
+        "ridge": float(chosen[0]),
+        **accuracies(case, np.asarray(predict(case.Z_test))),
+    }, predict
+
+
+def accuracies(case: fm.Case, scores: np.ndarray) -> Record:
+    """Under all protocols, over the whole test set."""
+    class_task = case.stream.class_task
+    hits = protocol_hits(
+        np.float32(scores),
+        case.columns,
+        class_task=class_task,
+        seen=np.ones(len(class_task), bool),
+    )
+    return {name: float(np.mean(hit)) for name, hit in hits.items()}
+
+
+def measure_case(name: str, case: fm.Case, raw_test: np.ndarray, seed: int, once: Once) -> None:
+    """All readouts and peers on one stream of features."""
+    key = jax.random.key(seed)
+    for readout, learner in readouts(case.stream.X.shape[-1]).items():
+        once(f"{name} | seed {seed} | {readout}", _guarded, case, raw_test, learner, key)
+    others: dict[str, Callable[[Stream], peers.Scores]] = {
+        "nearest class mean": peers.nearest_class_mean,
+        "streaming LDA": peers.streaming_lda,
+        "SGD (scikit-learn)": partial(peers.sgd, seed=seed),
+    }
+    if case.stream.X.shape[-1] > 1000:
+        # An inverse covariance of thousands of features says more of patience than of the peer.
+        del others["streaming LDA"]
+    for peer, fit in others.items():
+        once(f"{name} | seed {seed} | {peer}", _of_peer, case, fit)
+
+
+def _guarded(case: fm.Case, raw_test: np.ndarray, learner: Learner, key: Any) -> Record:
+    record, predict = learned(case, learner, key)
+    encode = case.encoded.encode_test if case.encoded else np.asarray
+    leak_guard(lambda X: predict(encode(X)), raw_test[:GUARDED_ROWS])
+    return record | {"leak guard": "passed"}
+
+
+def _of_peer(case: fm.Case, fit: Callable[[Stream], peers.Scores]) -> Record:
+    return accuracies(case, fit(case.stream)(case.Z_test))
+
+
+def measure(config: Config, file: ResultsFile) -> None:
+    """Fill the file with whatever is not there yet."""
+    for seed in range(config.seeds):
+        for name, encoder in fashion_encoders(config).items():
+            label = f"Fashion-MNIST | {name}"
+            if _complete(file, f"{label} | seed {seed}"):
+                continue
+            with steps_shown(f"seed {seed}, {label}", file) as once:
+                case = fm.raw_case(seed, 20, config.rows)
+                raw_test = case.Z_test
+                if encoder is not None:
+                    case = fm.encoded_case(case, encoder, "frozen", "first_batch", seed)
+                measure_case(label, case, raw_test, seed, once)
+                once(f"{label} | seed {seed} | complete", dict)
+        for name in FEATURES if config.cifar else ():
+            label = f"CIFAR-100 | {name}"
+            if _complete(file, f"{label} | seed {seed}"):
+                continue
+            with steps_shown(f"seed {seed}, {label}", file) as once:
+                case = cifar100_case(name, seed, num_tasks=10, num_batches=400)
+                measure_case(label, case, case.Z_test, seed, once)
+                once(f"{label} | seed {seed} | complete", dict)
+
+
+def _complete(file: ResultsFile, place: str) -> bool:
+    return f"{place} | complete" in file.records
+
+
+def best_first(file: ResultsFile) -> list[tuple[tuple[str, str, str], list[Record]]]:
+    """((data, encoder, readout), records of all seeds), best first within each data set."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for place, record in file.records.items():
+        data, encoder, _, readout = place.split(" | ")
+        if readout != "complete":
+            groups.setdefault((data, encoder, readout), []).append(record)
+    return sorted(
+        groups.items(),
+        key=lambda item: (item[0][0], -np.mean([r["class_incremental"] for r in item[1]])),
+    )
+
+
+def write_table(file: ResultsFile, path: Path) -> None:
+    """Means and deviations over seeds."""
+    rows = []
+    for names, found in best_first(file):
+        cells = [
+            mean_and_deviation([record[protocol] for record in found], 100, 2)
+            for protocol in ("class_incremental", "task_aware")
+        ]
+        ridges = sorted({record["ridge"] for record in found if "ridge" in record})
+        chosen = ", ".join(f"{ridge:.3g}" for ridge in ridges)
+        rows.append([*names, *cells, chosen, str(len(found))])
+    headings = (
+        *("data", "encoder", "readout", "class incremental %", "task aware %"),
+        *("lambda", "seeds"),
+    )
+    path.write_text(markdown_table(headings, rows), encoding="utf-8")
+
+
+def draw(file: ResultsFile, path: Path) -> None:
+    """Class-incremental accuracy of every encoder and readout, ours filled, peers hollow."""
+    from matplotlib.figure import Figure
+
+    from rvfl_jax.plots import COLOURS
+
+    ranked = best_first(file)
+    sets = list(dict.fromkeys(names[0] for names, _ in ranked))
+    sizes = [sum(names[0] == data for names, _ in ranked) for data in sets]
+    figure = Figure(figsize=(9, 1.2 + 0.24 * sum(sizes)), layout="constrained")
+    panels = figure.subplots(len(sets), 1, height_ratios=sizes, squeeze=False)[:, 0]
+    for panel, data in zip(panels, sets, strict=True):
+        shown = [(names[1:], found) for names, found in ranked if names[0] == data][::-1]
+        encoders = list(dict.fromkeys(names[0] for names, _ in shown))
+        for at, ((encoder, _readout), found) in enumerate(shown):
+            colour = COLOURS[encoders.index(encoder) % len(COLOURS)]
+            values = 100 * np.array([record["class_incremental"] for record in found])
+            fill = colour if "ridge" in found[0] else "white"
+            panel.errorbar(
+                values.mean(), at, xerr=values.std(), fmt="o", color=colour, mfc=fill, capsize=2
+            )
+        labels = [f"{encoder}: {readout}" for (encoder, readout), _ in shown]
+        panel.set_yticks(range(len(shown)), labels, fontsize="small")
+        panel.set(title=data, xlabel="class-incremental accuracy %", xlim=(0, 100))
+        panel.grid(axis="x", color="0.92")
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("One pass, no replay: full marks are ours, hollow ones peers")
+    figure.savefig(path, dpi=130)
+
+
+def main(config: Config, out: Path = RESULTS / "beyond") -> None:
+    """Measure what is missing, then write results.json, table.md and accuracy.png.
+
+    Args:
+        config: what is compared.
+        out: folder of the results.
+    """
+    file = ResultsFile(out / "results.json", config)
+    measure(config, file)
+    write_table(file, out / "table.md")
+    draw(file, out / "accuracy.png")
+    print((out / "table.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

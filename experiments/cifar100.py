@@ -1,0 +1,403 @@
+"""The paper's experiments on CIFAR-100, on frozen features: `python -m experiments.cifar100`.
+
+A hundred classes in 5, 10, 20 or 100 tasks, 400 batches of 125 rows. Features of an
+EfficientNet-lite0 trained on ImageNet, which never saw a CIFAR label (honest), and of a small
+network trained with labels on CIFAR-100's training images (optimistic, as the paper's ResNet-56
+is). Every style with the paper's network for it, with one network and lambda that all styles
+share, and with the sparse autoencoder F between features and learner.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+
+from experiments.comparison import accuracy_of, expert_of, guarded, run_and_keep
+from experiments.fashion_mnist import Case, encoded_case
+from experiments.features import FEATURES, cifar100_case
+from experiments.pictures import mark_ends
+from experiments.results_file import (
+    Record,
+    ResultsFile,
+    markdown_table,
+    mean_and_deviation,
+)
+from experiments.settings import RESULTS, Once, steps_shown
+from rvfl_jax import (
+    Learner,
+    adaptive_k,
+    edrvfl,
+    generalised_cross_validation,
+    run_stream,
+    sweep,
+    with_ridge,
+)
+from rvfl_jax.encoders import sparse_autoencoder
+from rvfl_jax.plots import COLOURS, DASHES
+
+HONEST = next(iter(FEATURES))
+NUM_BATCHES = 400
+RIDGE = 2.0**-4
+# Of the paper's table: network, forward strength, and the autoencoder on top.
+PAPER: dict[str, dict[str, Any]] = {
+    "-R": {"num_nodes": 512, "num_layers": 1, "activation": "leaky_relu", "k": 0.0},
+    "-kF": {"num_nodes": 8, "num_layers": 5, "activation": "relu", "k": 2.2867217520},
+    "-kF-Bayes": {"num_nodes": 512, "num_layers": 1, "activation": "tanh", "k": adaptive_k()},
+}
+ON_TOP = {"-R": (20, 10, 1000), "-kF": (30, 10, 1000), "-kF-Bayes": (20, 10, 900)}
+# One network for all styles, where only the style is to make the difference.
+COMMON = {"num_nodes": 512, "num_layers": 1, "activation": "relu"}
+KAPPAS, SIGMAS = np.logspace(-2, 2, 5), np.logspace(-5, 0, 6)
+ABLATIONS: dict[str, dict[str, int]] = {
+    "L + 2": {"extra_layers": 2},
+    "N = 1024": {"num_nodes": 1024},
+}
+CANDIDATES = np.logspace(-2, 4, 25)
+GUARDED_ROWS = 1000
+PICTURED_ROWS = 1500
+
+
+@dataclass(frozen=True)
+class Config:
+    """Protocol.
+
+    Attributes:
+        seeds: of classes, tasks, rows and random features.
+        tasks: the numbers of tasks.
+        features: names of `experiments.features.FEATURES`.
+        large_nodes: N of the network that is to come as far as it can.
+    """
+
+    seeds: int = 3
+    tasks: tuple[int, ...] = (5, 10, 20, 100)
+    features: tuple[str, ...] = tuple(FEATURES)
+    large_nodes: int = 4096
+
+
+@cache
+def learner_of(style: str, extra_layers: int = 0, num_nodes: int | None = None) -> Learner:
+    """A style at the paper's network, or with more layers or other nodes."""
+    options = dict(PAPER[style])
+    options["num_layers"] += extra_layers
+    if num_nodes is not None:
+        options["num_nodes"] = num_nodes
+    return edrvfl(ridge=RIDGE, **options)
+
+
+@cache
+def common_learner(style: str, ridge: float = 1.0, num_nodes: int = 512) -> Learner:
+    """A style at the network and lambda that all share."""
+    return edrvfl(ridge=ridge, k=PAPER[style]["k"], **(COMMON | {"num_nodes": num_nodes}))
+
+
+@cache
+def large_learner(num_nodes: int) -> Learner:
+    """-R in information form, which many nodes and few decisions ask for."""
+    return edrvfl(ridge=1.0, k=0.0, solver="information", **(COMMON | {"num_nodes": num_nodes}))
+
+
+def _key(seed: int) -> Any:
+    return jax.random.key(seed)
+
+
+def measure(config: Config, file: ResultsFile) -> None:
+    """Fill the file with whatever is not there yet."""
+    for seed in range(config.seeds):
+        for features in config.features:
+            for tasks in config.tasks:
+                label = f"seed {seed + 1} of {config.seeds}, {features}, {tasks} tasks"
+                with steps_shown(label, file) as once:
+                    _measure_split(features, tasks, seed, once)
+    with steps_shown("ablations", file) as once:
+        for seed in range(config.seeds):
+            _measure_ablations(seed, once)
+    with steps_shown("sensitivity", file) as once:
+        once("sensitivity", _sensitivity)
+    with steps_shown("large network", file) as once:
+        for seed in range(config.seeds):
+            once(f"large | seed {seed}", _large, config, seed)
+    with steps_shown("leak guard", file) as once:
+        case = cifar100_case(HONEST, 0, num_tasks=10, num_batches=NUM_BATCHES)
+        once("leak guard", guarded, case, common_learner("-R"), _key(0), GUARDED_ROWS)
+
+
+def _measure_split(features: str, tasks: int, seed: int, once: Once) -> None:
+    case = cifar100_case(features, seed, num_tasks=tasks, num_batches=NUM_BATCHES)
+    key = _key(seed)
+    place = f"{features} | {tasks} tasks | seed {seed}"
+    for style in PAPER:
+        for setting in settings_of(features, tasks):
+            once(f"{place} | {setting} | {style}", _measured, case, setting, style, seed, key)
+
+
+def settings_of(features: str, tasks: int) -> list[str]:
+    """What is asked of a split: one network for all is compared on honest features alone."""
+    honest = features == HONEST
+    return ["paper"] + ["common"] * honest + ["F on top"] * (tasks == 10)
+
+
+def _measured(case: Case, setting: str, style: str, seed: int, key: Any) -> Record:
+    if setting == "F on top":
+        return _run_on_top(case, style, seed)
+    return _run(case, learner_of(style) if setting == "paper" else common_learner(style), key)
+
+
+def _run(case: Case, learner: Learner, key: Any) -> Record:
+    """Curves at 20 batches at least, task ends among them, beside the offline expert."""
+    scores = expert_of(case, learner, key)
+    every = min(NUM_BATCHES // case.stream.num_tasks, 20)
+    record = run_and_keep(case, learner, key, evaluate=every, expert=scores)
+    short = {name: np.asarray(record[name])[::8] for name in ("k_t", "k_next", "prequential")}
+    return record | short | {"expert accuracy": accuracy_of(scores, case, learner)}
+
+
+def _run_on_top(case: Case, style: str, seed: int) -> Record:
+    """F, fitted on the first batch of features and frozen, between features and learner."""
+    encoded = encoded_case(case, sparse_autoencoder(*ON_TOP[style]), "frozen", "first_batch", 0)
+    return _run(encoded, learner_of(style), _key(seed))
+
+
+def _measure_ablations(seed: int, once: Once) -> None:
+    case = cifar100_case(HONEST, seed, num_tasks=10, num_batches=NUM_BATCHES)
+    for style in PAPER:
+        for name, options in ABLATIONS.items():
+            learner, place = learner_of(style, **options), f"ablation | seed {seed} | {style}"
+            once(f"{place} | {name}", _run, case, learner, _key(seed))
+
+
+def _make_bayes(kappa: Any, sigma: Any) -> Learner:
+    return edrvfl(ridge=1.0, k=adaptive_k(kappa, sigma, reuse_k=True), **COMMON)
+
+
+def _sensitivity() -> Record:
+    """Prequential loss and accuracy over kappa and sigma, everything else as it is."""
+    case = cifar100_case(HONEST, 0, num_tasks=10, num_batches=NUM_BATCHES)
+    result = sweep(
+        _make_bayes,
+        case.stream,
+        {"kappa": KAPPAS, "sigma": SIGMAS},
+        key=_key(0),
+        test=(case.Z_test, case.y_test),
+        progress=True,
+    )
+    seen = result.accuracy["seen"]
+    return {
+        "kappa": KAPPAS,
+        "sigma": SIGMAS,
+        "prequential_loss": result.prequential_loss,
+        "last": result.accuracy["class_incremental"][..., -1],
+        "A_bar": seen.mean(axis=-1),
+        "k": result.k_next.mean(axis=(-2, -1)),
+    }
+
+
+def _large(config: Config, seed: int) -> Record:
+    """-R as wide as it pays; lambda by generalised cross-validation on what was learned."""
+    case, key = cifar100_case(HONEST, seed, num_tasks=10, num_batches=NUM_BATCHES), _key(seed)
+    run = run_stream(
+        large_learner(config.large_nodes),
+        case.stream,
+        key=key,
+        test=(case.Z_test, case.y_test),
+        evaluate="task",
+        expert=None,
+        guesses=False,
+    )
+    gcv = generalised_cross_validation(
+        run.state, CANDIDATES, ridge=1.0, num_rows=case.stream.num_rows
+    )
+    chosen = float(CANDIDATES[gcv[:, 0].argmin()])
+    learner = large_learner(config.large_nodes)
+    scores = learner.scores(with_ridge(run.state, chosen, ridge=1.0), case.Z_test)
+    return {
+        "accuracy at lambda 1": float(run.history.accuracy["class_incremental"][-1]),
+        "its expert": accuracy_of(expert_of(case, learner, key), case, learner),
+        "accuracy at chosen lambda": accuracy_of(np.asarray(scores), case, learner),
+        "chosen lambda": chosen,
+    }
+
+
+def rows_of(config: Config, file: ResultsFile) -> Iterator[list[str]]:
+    """One row a split, setting and style, then the ablations."""
+
+    def found(place: str) -> list[Record]:
+        return [file.records[place.format(seed)] for seed in range(config.seeds)]
+
+    for features in config.features:
+        for tasks in config.tasks:
+            for setting in settings_of(features, tasks):
+                for style in PAPER:
+                    place = f"{features} | {tasks} tasks | seed {{}} | {setting} | {style}"
+                    yield _row([features, str(tasks), setting, style], found(place))
+    for name in ABLATIONS:
+        for style in PAPER:
+            start = [HONEST, "10", f"paper, {name}", style]
+            yield _row(start, found(f"ablation | seed {{}} | {style} | {name}"))
+
+
+def _row(start: list[str], found: list[Record]) -> list[str]:
+    shown = ("ACC", "A_bar", "expert accuracy", "BWT")
+    cells = [mean_and_deviation([record.get(name) for record in found], 100, 2) for name in shown]
+    gap = max(abs(r["accuracy_class_incremental"] - r["expert accuracy"]) for r in found)
+    loss = mean_and_deviation([record["prequential_loss"] for record in found])
+    return [*start, *cells, f"{gap:.1e}", loss]
+
+
+def write_table(config: Config, file: ResultsFile, path: Path) -> None:
+    """The rows, and how far the large network comes."""
+    headings = (
+        *("features", "tasks", "setting", "style", "ACC %", "A-bar %", "offline expert %"),
+        *("BWT %", "largest gap to the expert", "prequential loss"),
+    )
+    lines = [markdown_table(headings, rows_of(config, file))]
+    lines.append(f"\n-R with N = {config.large_nodes} on {HONEST}, 10 tasks:\n\n")
+    large = [file.records[f"large | seed {seed}"] for seed in range(config.seeds)]
+    for name in ("accuracy at lambda 1", "its expert", "accuracy at chosen lambda"):
+        lines.append(f"- {name}: {mean_and_deviation([r[name] for r in large], 100, 2)} %\n")
+    chosen = sorted({f"{record['chosen lambda']:.3g}" for record in large})
+    lines.append(f"- lambda chosen by generalised cross-validation: {', '.join(chosen)}\n")
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def draw_curves(config: Config, file: ResultsFile, path: Path) -> None:
+    """Accuracy so far, acc(t), cumulative regret and KL, all with one network; a row a split."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(16, 3 * len(config.tasks)), layout="constrained")
+    panels = figure.subplots(len(config.tasks), 4, squeeze=False)
+    titles = (
+        *("accuracy on classes seen", "acc(t), a hundred classes"),
+        *("cumulative regret", "KL from the expert, nats"),
+    )
+    for row, tasks in zip(panels, config.tasks, strict=True):
+        for style, colour, dash in zip(PAPER, COLOURS, DASHES, strict=False):
+            found = [
+                file.records[f"{HONEST} | {tasks} tasks | seed {seed} | common | {style}"]
+                for seed in range(config.seeds)
+            ]
+            batches = np.array(found[0]["evaluated"]) + 1
+            curves = (
+                np.mean([record["curves"]["seen"] for record in found], axis=0),
+                np.mean([record["curves"]["class_incremental"] for record in found], axis=0),
+                np.cumsum(np.mean([record["regret"] for record in found], axis=0)),
+                np.mean([record["kl_curve"] for record in found], axis=0),
+            )
+            for panel, curve in zip(row, curves, strict=True):
+                panel.plot(batches, curve, color=colour, ls=dash, lw=1.6, label=style)
+        for panel, title in zip(row, titles, strict=True):
+            panel.set(title=f"CIFAR-100/{tasks}: {title}", xlabel="batches learned")
+            mark_ends(panel, found[0]["task_ends"] if tasks <= 20 else [])
+    panels[0, 1].legend()
+    figure.savefig(path, dpi=110)
+
+
+def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
+    """Paths of k_t and k_{t+1} of -kF-Bayes with the paper's network, one panel a split."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.4 * len(config.tasks), 3.4), layout="constrained")
+    panels = figure.subplots(1, len(config.tasks), sharey=True, squeeze=False)[0]
+    for panel, tasks in zip(panels, config.tasks, strict=True):
+        for name, colour in zip(config.features, COLOURS, strict=False):
+            record = file.records[f"{name} | {tasks} tasks | seed 0 | paper | -kF-Bayes"]
+            # The last step announces nothing.
+            added, taken = (np.array(record[k])[:-1] for k in ("k_next", "k_t"))
+            batches = 1 + 8 * np.arange(len(added))
+            panel.plot(batches, added[:, 0], color=colour, label=f"{name}: k put in")
+            panel.plot(batches[1:], taken[1:, 0], color=colour, ls=":", lw=2, label="taken out")
+        panel.set(yscale="log", title=f"CIFAR-100/{tasks}", xlabel="batch")
+        mark_ends(panel, record["task_ends"] if tasks <= 20 else [])
+    panels[0].set_ylabel("forward strength k")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    figure.savefig(path, dpi=130)
+
+
+def draw_sensitivity(file: ResultsFile, path: Path) -> None:
+    """What kappa and sigma decide."""
+    from matplotlib.figure import Figure
+
+    record = file.records["sensitivity"]
+    figure = Figure(figsize=(13, 3.8), layout="constrained")
+    shown = {
+        "prequential_loss": "prequential loss",
+        "A_bar": "mean accuracy on classes seen",
+        "k": "mean k",
+    }
+    for panel, (name, title) in zip(figure.subplots(1, 3), shown.items(), strict=True):
+        values = np.array(record[name])
+        mesh = panel.pcolormesh(np.log10(values) if name == "k" else values, cmap="cividis")
+        figure.colorbar(mesh, ax=panel)
+        panel.set_title(f"log10 {title}" if name == "k" else title)
+        panel.set_xticks(np.arange(len(SIGMAS)) + 0.5, [f"{sigma:.0e}" for sigma in SIGMAS])
+        panel.set_yticks(np.arange(len(KAPPAS)) + 0.5, [f"{kappa:g}" for kappa in KAPPAS])
+        panel.set(xlabel="sigma", ylabel="kappa")
+    figure.savefig(path, dpi=130)
+
+
+def draw_regions(path: Path) -> None:
+    """Test rows by t-SNE of their features, coloured by the task that -R places them in."""
+    from matplotlib.figure import Figure
+    from sklearn.manifold import TSNE
+
+    case = cifar100_case(HONEST, 0, num_tasks=5, num_batches=NUM_BATCHES)
+    rows = np.random.default_rng(0).choice(len(case.columns), PICTURED_ROWS, replace=False)
+    X, columns = case.Z_test[rows], case.columns[rows]
+    places = TSNE(random_state=0, init="pca").fit_transform(X)
+    learner, key = common_learner("-R"), _key(0)
+    figure = Figure(figsize=(13, 8.4), layout="constrained")
+    start, state = 0, None
+    cuts = [0, *(int(end) + 1 for end in case.stream.task_ends)]
+    for panel, cut in zip(figure.subplots(2, 3).flat, cuts, strict=True):
+        if cut:
+            parts = {n: getattr(case.stream, n)[start:cut] for n in ("X", "y", "weight", "task")}
+            run = partial(run_stream, learner, key=key, expert=None, num_classes=100)
+            state = run(case.stream._replace(**parts), state=state).state
+            guess = np.asarray(learner.predict(state, X)).argmax(axis=1)
+            right, task = guess == columns, case.stream.class_task[guess]
+            for q in range(case.stream.num_tasks):
+                for rows, look in ((right, {"alpha": 0.9}), (~right, {"alpha": 0.25})):
+                    chosen = rows & (task == q)
+                    panel.scatter(*places[chosen].T, color=COLOURS[q], s=9, lw=0, **look)
+            title = f"{cut * 100 // NUM_BATCHES} classes: {right.mean():.0%} of all rows right"
+        else:
+            panel.scatter(*places.T, color="0.8", s=7, lw=0)
+            title = "nothing learned"
+        panel.set(title=title, xticks=[], yticks=[])
+        start = cut
+    handles = [
+        panel.scatter([], [], color=COLOURS[q], s=30, label=f"task {q + 1}")
+        for q in range(case.stream.num_tasks)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=case.stream.num_tasks)
+    figure.suptitle(
+        "t-SNE of CIFAR-100's test features; colour: the task of the class predicted, full where"
+        " the class is right, pale where it is wrong"
+    )
+    figure.savefig(path, dpi=130)
+
+
+def main(config: Config, out: Path = RESULTS / "cifar100") -> None:
+    """Measure what is missing, then write results.json, table.md and four pictures.
+
+    Args:
+        config: the protocol.
+        out: folder of the results.
+    """
+    file = ResultsFile(out / "results.json", config)
+    measure(config, file)
+    write_table(config, file, out / "table.md")
+    draw_curves(config, file, out / "curves.png")
+    draw_strengths(config, file, out / "strengths.png")
+    draw_sensitivity(file, out / "sensitivity.png")
+    draw_regions(out / "regions.png")
+    print((out / "table.md").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
