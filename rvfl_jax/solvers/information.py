@@ -134,13 +134,18 @@ def _estimate(
 
     Where at least d rows count, the (b, b) matrix of eq. (29) is not formed:
     Tr[(D eta D^T + sigma I)^-1] = (b - d) / sigma + Tr[(U + sigma I)^-1],
-    U = R^-1 S R^-T. With fewer rows the two terms would cancel.
+    U = R^-1 S R^-T. With fewer rows the two terms would cancel, but then those rows are all
+    that is needed, and a matrix of the width of padding never is.
     """
     rows, width = batch.D.shape
 
-    def by_rows() -> Array:
-        V = solve_lower(carry.R, batch.D.T)
-        return estimate_k(strength, matmul(V.T, V), batch.valid, key)
+    def by_rows(D: Array, valid: Array) -> Array:
+        V = solve_lower(carry.R, D.T)
+        return estimate_k(strength, matmul(V.T, V), valid, key)
+
+    def by_few_rows() -> Array:
+        few = jnp.argsort(~batch.valid)[:width]
+        return by_rows(batch.D[few], batch.valid[few])
 
     def by_features() -> Array:
         U = solve_lower(carry.R, solve_lower(carry.R, S).T)
@@ -149,5 +154,5 @@ def _estimate(
         return strength.kappa * count / ((count - width) / strength.sigma + narrow)
 
     if strength.estimator != "inverse_trace" or rows <= width:
-        return by_rows()
-    return lax.cond(jnp.sum(batch.valid) >= width, by_features, by_rows)
+        return by_rows(batch.D, batch.valid)
+    return lax.cond(jnp.sum(batch.valid) >= width, by_features, by_few_rows)
