@@ -52,11 +52,13 @@ PAPER: dict[str, dict[str, Any]] = {
 ON_TOP = {"-R": (20, 10, 1000), "-kF": (30, 10, 1000), "-kF-Bayes": (20, 10, 900)}
 # One network for all styles, where only the style is to make the difference.
 COMMON = {"num_nodes": 512, "num_layers": 1, "activation": "relu"}
-KAPPAS, SIGMAS = np.logspace(-2, 2, 5), np.logspace(-5, 0, 6)
+KAPPAS, SIGMAS = np.logspace(-2, 2, 3), np.logspace(-5, 0, 6)
 ABLATIONS: dict[str, dict[str, int]] = {
     "L + 2": {"extra_layers": 2},
     "N = 1024": {"num_nodes": 1024},
 }
+# What labels went into is beside the point; one seed shows how far it would seem to come.
+OPTIMISTIC_SEEDS = 1
 CANDIDATES = np.logspace(-2, 4, 25)
 GUARDED_ROWS = 1000
 PICTURED_ROWS = 1500
@@ -73,7 +75,7 @@ class Config:
         large_nodes: N of the network that is to come as far as it can.
     """
 
-    seeds: int = 3
+    seeds: int = 2
     tasks: tuple[int, ...] = (5, 10, 20, 100)
     features: tuple[str, ...] = tuple(FEATURES)
     large_nodes: int = 4096
@@ -105,10 +107,15 @@ def _key(seed: int) -> Any:
     return jax.random.key(seed)
 
 
+def seeds_of(config: Config, features: str) -> range:
+    """All seeds on honest features."""
+    return range(config.seeds if features == HONEST else min(config.seeds, OPTIMISTIC_SEEDS))
+
+
 def measure(config: Config, file: ResultsFile) -> None:
     """Fill the file with whatever is not there yet."""
-    for seed in range(config.seeds):
-        for features in config.features:
+    for features in config.features:
+        for seed in seeds_of(config, features):
             for tasks in config.tasks:
                 label = f"seed {seed + 1} of {config.seeds}, {features}, {tasks} tasks"
                 with steps_shown(label, file) as once:
@@ -225,15 +232,15 @@ def _large(config: Config, seed: int) -> Record:
 def rows_of(config: Config, file: ResultsFile) -> Iterator[list[str]]:
     """One row a split, setting and style, then the ablations."""
 
-    def found(place: str) -> list[Record]:
-        return [file.records[place.format(seed)] for seed in range(config.seeds)]
+    def found(place: str, features: str = HONEST) -> list[Record]:
+        return [file.records[place.format(seed)] for seed in seeds_of(config, features)]
 
     for features in config.features:
         for tasks in config.tasks:
             for setting in settings_of(features, tasks):
                 for style in PAPER:
                     place = f"{features} | {tasks} tasks | seed {{}} | {setting} | {style}"
-                    yield _row([features, str(tasks), setting, style], found(place))
+                    yield _row([features, str(tasks), setting, style], found(place, features))
     for name in ABLATIONS:
         for style in PAPER:
             start = [HONEST, "10", f"paper, {name}", style]

@@ -44,6 +44,7 @@ FINE_RIDGES = np.logspace(-3, 3, 65)
 BATCHES = (5, 20, 100)
 COLD_STARTS = ("exact", "paper")
 KAPPAS, SIGMAS = np.logspace(-1, 2, 4), np.logspace(-5, 0, 6)
+TAKES_OUT = "taking out what it put in"
 FIXED: dict[str, Any] = {
     "-R": 0.0,
     "-F": 1.0,
@@ -62,27 +63,31 @@ class Config:
         seeds: pairs that every difference is taken over.
         num_batches: of each stream.
         rows: training rows of CIFAR-100's features.
+        test_rows: of CIFAR-100's features.
         num_nodes: N; one sub-learner.
         data: of `DATA`.
     """
 
     seeds: int = 10
     num_batches: int = 100
-    rows: int = 10_000
+    rows: int = 5_000
+    test_rows: int = 2_500
     num_nodes: int = 256
     data: tuple[str, ...] = DATA
 
 
-def data_of(name: str) -> Dataset:
+def data_of(config: Config, name: str) -> Dataset:
     """Digits, or a feature file by its name in `experiments.features`."""
-    return cifar100(name) if name in FEATURES else load_dataset(name)
+    data = cifar100(name) if name in FEATURES else load_dataset(name)
+    some = slice(config.test_rows)
+    return data._replace(X_test=data.X_test[some], y_test=data.y_test[some])
 
 
 def streams_of(
     config: Config, name: str, order: str, num_batches: int | None = None
 ) -> list[Stream]:
     """One stream a seed, padded alike; in random order every class is there from the start."""
-    data = data_of(name)
+    data = data_of(config, name)
     streams = []
     for seed in range(config.seeds):
         rng = np.random.default_rng(seed)
@@ -119,9 +124,15 @@ class Makers:
         """-kF-Bayes as printed, untuned: it takes out another k than it had put in."""
         return edrvfl(**self.network, ridge=ridge, k=adaptive_k())
 
-    def adaptive(self, ridge: Any, kappa: Any, sigma: Any) -> Learner:
-        """-kF-Bayes that takes out what it had put in."""
-        return edrvfl(**self.network, ridge=ridge, k=adaptive_k(kappa, sigma, reuse_k=True))
+    def untuned(self, ridge: Any) -> Learner:
+        """-kF-Bayes that takes out what it had put in, with default kappa and sigma."""
+        return edrvfl(**self.network, ridge=ridge, k=adaptive_k(reuse_k=True))
+
+    def adaptive(self, ridge: float) -> Any:
+        """The same with kappa and sigma to choose, at one lambda."""
+        return lambda kappa, sigma: edrvfl(
+            **self.network, ridge=ridge, k=adaptive_k(kappa, sigma, reuse_k=True)
+        )
 
     def fixed(self, ridge: float, style: str, cold_start: str = "exact") -> Learner:
         """A style at one lambda."""
@@ -140,6 +151,9 @@ def measure(config: Config, file: ResultsFile) -> None:
                 once(f"{place} | expert", _expert, config, makers, name, order)
                 alone = file.records[f"{place} | ridge alone"]
                 ridge = alone["ridge axis"][_best(np.array(alone["loss"]))[0]]
+                grid = {"kappa": KAPPAS, "sigma": SIGMAS}
+                make = makers.adaptive(ridge)
+                once(f"{place} | adaptive", _swept, config, make, name, order, grid)
                 for style in FIXED:
                     once(
                         f"{place} | regret | {style}",
@@ -164,13 +178,13 @@ def sweeps_of(makers: Makers) -> dict[str, tuple[Any, dict[str, np.ndarray]]]:
         "ridge alone": (makers.ridge_alone, {"ridge": FINE_RIDGES}),
         "constant": (makers.constant, {"ridge": RIDGES, "k": STRENGTHS}),
         "literal": (makers.literal, {"ridge": coarse}),
-        "adaptive": (makers.adaptive, {"ridge": coarse, "kappa": KAPPAS, "sigma": SIGMAS}),
+        "untuned": (makers.untuned, {"ridge": coarse}),
     }
 
 
 def _swept(config: Config, make: Any, name: str, order: str, grid: dict[str, np.ndarray]) -> Record:
     """Losses and accuracies with an axis of seeds last; every seed has a network of its own."""
-    data, streams = data_of(name), streams_of(config, name, order)
+    data, streams = data_of(config, name), streams_of(config, name, order)
     parts = []
     for seed, stream in enumerate(streams):
         result = sweep(
@@ -206,7 +220,7 @@ def _backward(task_accuracy: np.ndarray) -> np.ndarray:
 
 def _regret(config: Config, learner: Learner, name: str, order: str) -> Record:
     """Regret and KL against the offline expert of the same lambda, every 5 batches, a seed."""
-    data, found = data_of(name), []
+    data, found = data_of(config, name), []
     for seed, stream in enumerate(streams_of(config, name, order)):
         history = run_stream(
             learner,
@@ -222,7 +236,7 @@ def _regret(config: Config, learner: Learner, name: str, order: str) -> Record:
 
 def _over_batches(config: Config, learner: Learner, name: str) -> Record:
     """(T, seed) accuracy at the end over the T of `BATCHES`."""
-    data, found = data_of(name), []
+    data, found = data_of(config, name), []
     for T in BATCHES:
         accuracies = []
         for seed, stream in enumerate(streams_of(config, name, "new classes", T)):
@@ -242,7 +256,7 @@ def _over_batches(config: Config, learner: Learner, name: str) -> Record:
 
 def _expert(config: Config, makers: Makers, name: str, order: str) -> Record:
     """How far -R, exact, is from the offline expert at the end of the stream."""
-    data, gaps = data_of(name), []
+    data, gaps = data_of(config, name), []
     learner = makers.constant(1.0, 0.0)
     for seed, stream in enumerate(streams_of(config, name, order)):
         key = jax.random.key(seed)
@@ -297,7 +311,8 @@ def _rows_at(file: ResultsFile, place: str, where: str) -> Iterator[tuple[str, s
     )
     yield from _of_strength(alone, constant, where)
     yield from _of_regret({style: of(f"regret | {style}") for style in FIXED}, where)
-    yield from _of_bayes(constant, adaptive, of("literal"), where)
+    yield from _of_bayes(constant, {"as printed": of("literal"), TAKES_OUT: of("untuned")}, where)
+    yield _of_sensitivity(adaptive, where)
     if "new classes" in place:
         ends = {
             (style, cold): of(f"T | {style} | {cold}")["accuracy"]
@@ -389,24 +404,14 @@ def _of_regret(
 
 
 def _of_bayes(
-    constant: dict[str, np.ndarray],
-    adaptive: dict[str, np.ndarray],
-    literal: dict[str, np.ndarray],
-    where: str,
+    constant: dict[str, np.ndarray], variants: dict[str, dict[str, np.ndarray]], where: str
 ) -> Iterator[tuple[str, ...]]:
-    kappa, sigma = int(np.argmin(np.abs(KAPPAS - 1))), 0
-    untuned = adaptive["loss"][:, kappa, sigma]
-    at = int(untuned.mean(axis=-1).argmin())
-    chosen = _best(constant["loss"])
-    variants = {
-        "as printed": (literal["loss"], literal["accuracy"]),
-        "taking out what it put in": (untuned, adaptive["accuracy"][:, kappa, sigma]),
-    }
-    for variant, (loss, accuracy) in variants.items():
-        place = int(np.nan_to_num(loss, nan=np.inf).mean(axis=-1).argmin())
-        mean, low, high = interval(loss[place] - constant["loss"][chosen])
-        share = mean / float(constant["loss"][chosen].mean())
-        gap = 100 * float((accuracy[place] - constant["accuracy"][chosen]).mean())
+    best = _best(constant["loss"])
+    for variant, swept in variants.items():
+        place = _best(np.nan_to_num(swept["loss"], nan=np.inf))
+        mean, low, high = interval(swept["loss"][place] - constant["loss"][best])
+        share = mean / float(constant["loss"][best].mean())
+        gap = 100 * float((swept["accuracy"][place] - constant["accuracy"][best]).mean())
         yield (
             "-kF-Bayes with default kappa and sigma is near the best constant k",
             f"{where}, {variant}",
@@ -414,15 +419,17 @@ def _of_bayes(
             f" accuracy at the end {gap:+.2f} points",
             "holds (within 1 %)" if share < 0.01 else "does not hold",
         )
-    over = adaptive["loss"][at].mean(axis=-1)
-    accuracy = 100 * adaptive["accuracy"][at].mean(axis=-1)
-    yield (
+
+
+def _of_sensitivity(adaptive: dict[str, np.ndarray], where: str) -> tuple[str, str, str, str]:
+    loss, accuracy, k = (adaptive[name].mean(axis=-1) for name in ("loss", "accuracy", "k"))
+    return (
         "-kF-Bayes hardly depends on kappa and sigma",
         where,
-        f"over {over.size} settings loss {over.min():.4f} to {over.max():.4f}, accuracy at the end"
-        f" {accuracy.min():.2f} to {accuracy.max():.2f} %, mean k"
-        f" {adaptive['k'][at].min():.1e} to {adaptive['k'][at].max():.1e}",
-        "holds" if over.max() / over.min() < 1.01 else "does not hold for the loss",
+        f"over {loss.size} settings loss {loss.min():.4f} to {loss.max():.4f}, accuracy at the end"
+        f" {100 * accuracy.min():.2f} to {100 * accuracy.max():.2f} %, mean k {k.min():.1e} to"
+        f" {k.max():.1e}",
+        "holds" if loss.max() / loss.min() < 1.01 else "does not hold for the loss",
     )
 
 

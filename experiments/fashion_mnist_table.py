@@ -17,6 +17,7 @@ import numpy as np
 import tyro
 
 from experiments import fashion_mnist as fm
+from experiments.as_printed import run_as_printed
 from experiments.results_file import (
     Record,
     ResultsFile,
@@ -55,6 +56,9 @@ PAPER = {
     ("non-incremental", 5): (0.1974,),
 }
 GUARDED_ROWS = 2000
+PUBLISHED = "refit per task"
+# Styles whose formulas are also evaluated as they stand, on the longest stream.
+AS_PRINTED = ("-R", "-kF")
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,18 @@ def _measure_encoder(config: Config, seed: int, name: str, once: Once) -> None:
     once(f"{place} | separate", lambda: {"ACC": apart(first, lone).mean()})
     if seed == 0:
         once(f"{name} | leak guard", lambda: _guarded(case(first), key))
+        for style in AS_PRINTED if name == PUBLISHED else ():
+            once(
+                f"{name} | as printed | {style}",
+                lambda style: run_as_printed(
+                    case(config.batches[-1]),
+                    _learner(style, "paper"),
+                    key,
+                    fm.STRENGTHS[style],
+                    fm.RIDGES[style],
+                ),
+                style,
+            )
     for T in config.batches:
         for cold_start in COLD_STARTS:
             for style in fm.RIDGES:
@@ -230,6 +246,13 @@ def rows_of(config: Config, file: ResultsFile) -> Iterator[Record]:
         if "mixed test set" in records[f"{places[0]} | offline"]:
             found = [records[f"{place} | offline"]["mixed test set"] for place in places]
             yield _row(name, "", "offline, mixed test set", "", found)
+        for style in AS_PRINTED if name == PUBLISHED else ():
+            printed = records[f"{name} | as printed | {style}"]
+            for precision, accuracy in printed.items():
+                found = [{"ACC": accuracy}]
+                yield _row(
+                    name, config.batches[-1], style, f"paper, as printed, {precision}", found
+                )
         for T in config.batches:
             for cold_start in COLD_STARTS:
                 for style in fm.RIDGES:
@@ -323,8 +346,46 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def draw_tasks(config: Config, file: ResultsFile, path: Path) -> None:
+    """ACC over the tasks so far, after each task: as published above, honest below."""
+    from matplotlib.figure import Figure
+
+    from rvfl_jax.plots import COLOURS, DASHES
+
+    shown = {
+        ("refit per task", "paper"): "as published",
+        ("frozen, training inputs", "exact"): "honest",
+    }
+    figure = Figure(figsize=(10, 5.6), layout="constrained")
+    panels = figure.subplots(len(shown), len(config.batches), sharex=True, squeeze=False)
+    tasks = np.arange(1, fm.NUM_TASKS + 1)
+    for row, ((name, cold_start), title) in zip(panels, shown.items(), strict=True):
+        for panel, T in zip(row, config.batches, strict=True):
+            for style, colour, dash in zip(fm.RIDGES, COLOURS, DASHES, strict=False):
+                places = [f"{name} | seed {s} | T={T} | {cold_start}" for s in range(config.seeds)]
+                R = np.array([file.records[f"{place} | {style}"]["R"] for place in places])
+                so_far = np.array([R[:, q, : q + 1].mean(axis=1) for q in range(fm.NUM_TASKS)])
+                mean, deviation = so_far.mean(axis=1), so_far.std(axis=1)
+                panel.plot(tasks, mean, dash, color=colour, marker="o", ms=4, label=style)
+                panel.fill_between(
+                    tasks, mean - deviation, mean + deviation, color=colour, alpha=0.15, lw=0
+                )
+            panel.set(title=f"T = {T}, {title}", ylim=(0, 1.03), xticks=tasks)
+            panel.title.set_fontsize("medium")
+            panel.grid(axis="y", color="0.92")
+            panel.spines[["top", "right"]].set_visible(False)
+        row[0].set_ylabel("ACC over tasks so far")
+    for panel in panels[-1]:
+        panel.set_xlabel("tasks learned")
+    panels[0, 0].legend(loc="lower left")
+    figure.suptitle(
+        "As published: encoder refitted per task, paper's cold start; honest: encoder frozen, exact"
+    )
+    figure.savefig(path, dpi=130)
+
+
 def main(config: Config, quick: bool = False, out: Path = RESULTS / "fashion_mnist_table") -> None:
-    """Measure what is missing, then write results.json, table.csv, table.md and table.png.
+    """Measure what is missing, then write results.json, tables and pictures.
 
     Args:
         config: the protocol.
@@ -337,8 +398,9 @@ def main(config: Config, quick: bool = False, out: Path = RESULTS / "fashion_mni
     measure(config, file)
     write_tables(list(rows_of(config, file)), out)
     draw(config, file, out / "table.png")
+    draw_tasks(config, file, out / "tasks.png")
     print((out / "table.md").read_text(encoding="utf-8"))
-    print(f"Wrote results.json, table.csv, table.md and table.png to {out}.")
+    print(f"Wrote results.json, table.csv, table.md, table.png and tasks.png to {out}.")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from sklearn.neighbors import NearestCentroid
 import rvfl_jax
 from experiments import beyond, claims, peers
 from experiments import fashion_mnist as fm
+from experiments.as_printed import run_as_printed
 from experiments.results_file import ResultsFile, mean_and_deviation
 from experiments.train_resnet import Config, augmented, main
 from rvfl_jax.encoders import load_checkpoint
@@ -214,3 +215,18 @@ def test_resnet_training_lowers_the_loss(tmp_path, capsys):
     losses = [float(line.split("loss ")[1].split(",")[0]) for line in lines]
     assert losses[-1] < 0.5 * losses[0]
     load_checkpoint(out, depth=8)
+
+
+def test_the_algorithm_as_printed_is_the_librarys_in_double(two_batchings):
+    stream = two_batchings[1]
+    X = stream.X[stream.weight > 0]
+    columns = stream.y[stream.weight > 0]
+    case = fm.Case(stream, X, stream.classes[columns], columns, None)
+    key = jax.random.key(0)
+    for k in (0.0, 1.4):
+        learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=3, ridge=0.1, k=k, cold_start="paper")
+        state = rvfl_jax.run_stream(learner, stream, key=key, expert=None).state
+        guess = np.asarray(learner.predict(state, X)).argmax(axis=1)
+        found = run_as_printed(case, learner, key, k, 0.1)
+        assert set(found) == {"float32", "float64"}
+        assert found["float64"] == np.mean(guess == columns)
