@@ -8,7 +8,7 @@ cross-validation from the learned state; the test set is looked at once.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,18 @@ def fashion_encoders(config: Config) -> dict[str, Encoder | None]:
     return named
 
 
+@cache
+def readout_of(num_nodes: int) -> Learner:
+    """-R in information form, made once; one node is as good as none."""
+    return edrvfl(num_layers=1, num_nodes=num_nodes, ridge=RIDGE, k=0.0, solver="information")
+
+
 def readouts(width: int) -> dict[str, Learner]:
-    """Linear, and as many random nodes beside the features as pays at that width."""
-    make = partial(edrvfl, num_layers=1, ridge=RIDGE, k=0.0, solver="information")
-    found = {"ridge": make(num_nodes=1)}
+    """Linear, and with as many random nodes beside the features as pay at that width."""
+    found = {"ridge": readout_of(1)}
     if width < 1000:
-        found["edRVFL, N = 2000"] = make(num_nodes=2000)
-    if width < 500:
-        found["edRVFL, N = 4096"] = make(num_nodes=4096)
+        nodes = 4096 if width < 500 else 2000
+        found[f"edRVFL, N = {nodes}"] = readout_of(nodes)
     return found
 
 

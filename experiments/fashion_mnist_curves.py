@@ -1,6 +1,6 @@
 """The paper's curves on Fashion-MNIST-10/5: `python -m experiments.fashion_mnist_curves`.
 
-Raw pixels without an encoder, N = 512, L = 5, five tasks of two classes in random order, 2,000
+Raw pixels without an encoder, N = 512, L = 5, five tasks of two classes in random order, 1,000
 rows a class; 20 batches (two a class), 30 batches, and 20 batches whose task boundaries are
 blurred, so that no batch betrays where a task ends. Lambda is chosen for every style alike, by
 the prequential loss on part of the first seed's stream.
@@ -53,7 +53,7 @@ class Config:
     seeds: int = 3
     num_layers: int = 5
     num_nodes: int = 512
-    rows: int | None = 20_000
+    rows: int | None = 10_000
 
 
 def case_of(config: Config, seed: int, name: str, rows: int | None = None) -> fm.Case:
