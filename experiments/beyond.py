@@ -62,14 +62,14 @@ class Config:
 
 def fashion_encoders(config: Config) -> dict[str, Encoder | None]:
     """Name to encoder; None for raw pixels."""
-    named: dict[str, Encoder | None] = {
+    patches: dict[str, Encoder | None] = {
+        f"{count} random patches": random_patches(SIDE, count) for count in config.filters
+    }
+    return patches | {
         "raw pixels": None,
         "sparse autoencoder": sparse_autoencoder(),
         "sparse autoencoder, shrink 8": sparse_autoencoder(shrink=8.0),
     }
-    for count in config.filters:
-        named[f"{count} random patches"] = random_patches(SIDE, count)
-    return named
 
 
 @cache
