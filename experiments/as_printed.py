@@ -26,7 +26,7 @@ def run_as_printed(case: Case, learner: Learner, key: Any, k: float, ridge: floa
     W = np.asarray(W)[-case.Z_test.shape[1] :]
     found: Record = {}
     for dtype in (np.float32, np.float64):
-        theta = _learned(case, W.astype(dtype), k, ridge)
+        theta = learned(case, W.astype(dtype), k, ridge)
         guess = (_features(case.Z_test, W.astype(dtype)) @ theta).argmax(axis=1)
         found[np.dtype(dtype).name] = float(np.mean(guess == case.columns))
     return found
@@ -37,7 +37,7 @@ def _features(X: np.ndarray, W: np.ndarray) -> np.ndarray:
     return np.concatenate([np.maximum(X @ W, 0), X], axis=1)
 
 
-def _learned(case: Case, W: np.ndarray, k: float, ridge: float) -> np.ndarray:
+def learned(case: Case, W: np.ndarray, k: float, ridge: float) -> np.ndarray:
     """Theta after the last batch."""
     stream, dtype = case.stream, W.dtype
     used = stream.weight > 0

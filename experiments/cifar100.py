@@ -53,6 +53,7 @@ ON_TOP = {"-R": (20, 10, 1000), "-kF": (30, 10, 1000), "-kF-Bayes": (20, 10, 900
 # One network for all styles, where only the style is to make the difference.
 COMMON = {"num_nodes": 512, "num_layers": 1, "activation": "relu"}
 KAPPAS, SIGMAS = np.logspace(-2, 2, 3), np.logspace(-5, 0, 6)
+VARIANTS: dict[str, bool] = {"as printed": False, "taking out what it put in": True}
 ABLATIONS: dict[str, dict[str, int]] = {
     "L + 2": {"extra_layers": 2},
     "N = 1024": {"num_nodes": 1024},
@@ -123,14 +124,20 @@ def measure(config: Config, file: ResultsFile) -> None:
     with steps_shown("ablations", file) as once:
         for seed in range(config.seeds):
             _measure_ablations(seed, once)
+    with steps_shown("strengths", file) as once:
+        for features in config.features:
+            for tasks in config.tasks:
+                once(f"strengths | {features} | {tasks} tasks", _strengths, features, tasks)
     with steps_shown("sensitivity", file) as once:
-        once("sensitivity", _sensitivity)
+        for variant, reuse in VARIANTS.items():
+            once(f"sensitivity | {variant}", _sensitivity, reuse)
     with steps_shown("large network", file) as once:
         for seed in range(config.seeds):
             once(f"large | seed {seed}", _large, config, seed)
     with steps_shown("leak guard", file) as once:
         case = cifar100_case(HONEST, 0, num_tasks=10, num_batches=NUM_BATCHES)
         once("leak guard", guarded, case, common_learner("-R"), _key(0), GUARDED_ROWS)
+        once("leak guard | F on top", _guarded_on_top, case)
 
 
 def _measure_split(features: str, tasks: int, seed: int, once: Once) -> None:
@@ -159,14 +166,34 @@ def _run(case: Case, learner: Learner, key: Any) -> Record:
     scores = expert_of(case, learner, key)
     every = min(NUM_BATCHES // case.stream.num_tasks, 20)
     record = run_and_keep(case, learner, key, evaluate=every, expert=scores)
-    short = {name: np.asarray(record[name])[::8] for name in ("k_t", "k_next", "prequential")}
-    return record | short | {"expert accuracy": accuracy_of(scores, case, learner)}
+    for name in ("k_t", "k_next", "prequential", "learner_accuracy"):
+        del record[name]
+    return record | {"expert accuracy": accuracy_of(scores, case, learner)}
+
+
+def _guarded_on_top(case: Case) -> Record:
+    encoded = _on_top(case, "-R")
+    return guarded(encoded, learner_of("-R"), _key(0), GUARDED_ROWS, raw_test=case.Z_test)
+
+
+def _strengths(features: str, tasks: int) -> Record:
+    """K put in and k taken out by -kF-Bayes as printed, at every batch of the first seed."""
+    case = cifar100_case(features, 0, num_tasks=tasks, num_batches=NUM_BATCHES)
+    history = run_stream(learner_of("-kF-Bayes"), case.stream, key=_key(0), expert=None).history
+    return {
+        "k_t": history.k_t[:, 0],
+        "k_next": history.k_next[:, 0],
+        "task_ends": case.stream.task_ends,
+    }
 
 
 def _run_on_top(case: Case, style: str, seed: int) -> Record:
     """F, fitted on the first batch of features and frozen, between features and learner."""
-    encoded = encoded_case(case, sparse_autoencoder(*ON_TOP[style]), "frozen", "first_batch", 0)
-    return _run(encoded, learner_of(style), _key(seed))
+    return _run(_on_top(case, style), learner_of(style), _key(seed))
+
+
+def _on_top(case: Case, style: str) -> Case:
+    return encoded_case(case, sparse_autoencoder(*ON_TOP[style]), "frozen", "first_batch", 0)
 
 
 def _measure_ablations(seed: int, once: Once) -> None:
@@ -177,28 +204,26 @@ def _measure_ablations(seed: int, once: Once) -> None:
             once(f"{place} | {name}", _run, case, learner, _key(seed))
 
 
-def _make_bayes(kappa: Any, sigma: Any) -> Learner:
-    return edrvfl(ridge=1.0, k=adaptive_k(kappa, sigma, reuse_k=True), **COMMON)
-
-
-def _sensitivity() -> Record:
-    """Prequential loss and accuracy over kappa and sigma, everything else as it is."""
+def _sensitivity(reuse_k: bool) -> Record:
+    """Losses and accuracies over kappa and sigma, everything else as it is."""
     case = cifar100_case(HONEST, 0, num_tasks=10, num_batches=NUM_BATCHES)
     result = sweep(
-        _make_bayes,
+        lambda kappa, sigma: edrvfl(
+            ridge=1.0, k=adaptive_k(kappa, sigma, reuse_k=reuse_k), **COMMON
+        ),
         case.stream,
         {"kappa": KAPPAS, "sigma": SIGMAS},
         key=_key(0),
         test=(case.Z_test, case.y_test),
+        evaluate="task",
         progress=True,
     )
-    seen = result.accuracy["seen"]
     return {
         "kappa": KAPPAS,
         "sigma": SIGMAS,
         "prequential_loss": result.prequential_loss,
         "last": result.accuracy["class_incremental"][..., -1],
-        "A_bar": seen.mean(axis=-1),
+        "A_bar": result.accuracy["seen"].mean(axis=-1),
         "k": result.k_next.mean(axis=(-2, -1)),
     }
 
@@ -250,16 +275,16 @@ def rows_of(config: Config, file: ResultsFile) -> Iterator[list[str]]:
 def _row(start: list[str], found: list[Record]) -> list[str]:
     shown = ("ACC", "A_bar", "expert accuracy", "BWT")
     cells = [mean_and_deviation([record.get(name) for record in found], 100, 2) for name in shown]
-    gap = max(abs(r["accuracy_class_incremental"] - r["expert accuracy"]) for r in found)
+    gap = max(100 * abs(r["accuracy_class_incremental"] - r["expert accuracy"]) for r in found)
     loss = mean_and_deviation([record["prequential_loss"] for record in found])
-    return [*start, *cells, f"{gap:.1e}", loss]
+    return [*start, *cells, f"{gap:.3f}", loss, str(len(found))]
 
 
 def write_table(config: Config, file: ResultsFile, path: Path) -> None:
     """The rows, and how far the large network comes."""
     headings = (
         *("features", "tasks", "setting", "style", "ACC %", "A-bar %", "offline expert %"),
-        *("BWT %", "largest gap to the expert", "prequential loss"),
+        *("BWT %", "largest gap to the expert %", "prequential loss", "seeds"),
     )
     lines = [markdown_table(headings, rows_of(config, file))]
     lines.append(f"\n-R with N = {config.large_nodes} on {HONEST}, 10 tasks:\n\n")
@@ -291,7 +316,9 @@ def draw_curves(config: Config, file: ResultsFile, path: Path) -> None:
             curves = (
                 np.mean([record["curves"]["seen"] for record in found], axis=0),
                 np.mean([record["curves"]["class_incremental"] for record in found], axis=0),
-                np.cumsum(np.mean([record["regret"] for record in found], axis=0)),
+                # Looked at every so many batches; each look stands for those before it.
+                np.cumsum(np.mean([record["regret"] for record in found], axis=0))
+                * (batches[1] - batches[0]),
                 np.mean([record["kl_curve"] for record in found], axis=0),
             )
             for panel, curve in zip(row, curves, strict=True):
@@ -300,6 +327,7 @@ def draw_curves(config: Config, file: ResultsFile, path: Path) -> None:
             panel.set(title=f"CIFAR-100/{tasks}: {title}", xlabel="batches learned")
             mark_ends(panel, found[0]["task_ends"] if tasks <= 20 else [])
     panels[0, 1].legend()
+    figure.suptitle(f"{HONEST}, one network and lambda for all, {config.seeds} seeds")
     figure.savefig(path, dpi=110)
 
 
@@ -311,39 +339,44 @@ def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
     panels = figure.subplots(1, len(config.tasks), sharey=True, squeeze=False)[0]
     for panel, tasks in zip(panels, config.tasks, strict=True):
         for name, colour in zip(config.features, COLOURS, strict=False):
-            record = file.records[f"{name} | {tasks} tasks | seed 0 | paper | -kF-Bayes"]
-            # The last step announces nothing.
-            added, taken = (np.array(record[k])[:-1] for k in ("k_next", "k_t"))
-            batches = 1 + 8 * np.arange(len(added))
-            panel.plot(batches, added[:, 0], color=colour, label=f"{name}: k put in")
-            panel.plot(batches[1:], taken[1:, 0], color=colour, ls=":", lw=2, label="taken out")
+            record = file.records[f"strengths | {name} | {tasks} tasks"]
+            batches = np.arange(2, NUM_BATCHES + 1)
+            put, taken = np.array(record["k_next"])[:-1], np.array(record["k_t"])[1:]
+            panel.plot(batches, put, color=colour, lw=0.9, label=f"{name}: k put in")
+            panel.plot(batches, taken, color=colour, ls=":", lw=1.2, label="taken out")
         panel.set(yscale="log", title=f"CIFAR-100/{tasks}", xlabel="batch")
         mark_ends(panel, record["task_ends"] if tasks <= 20 else [])
     panels[0].set_ylabel("forward strength k")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    figure.suptitle("-kF-Bayes with the paper's network, one seed: k of each batch")
     figure.savefig(path, dpi=130)
 
 
 def draw_sensitivity(file: ResultsFile, path: Path) -> None:
-    """What kappa and sigma decide."""
+    """What kappa and sigma decide, as printed above and taking out what was put in below."""
     from matplotlib.figure import Figure
 
-    record = file.records["sensitivity"]
-    figure = Figure(figsize=(13, 3.8), layout="constrained")
+    figure = Figure(figsize=(13, 5), layout="constrained")
     shown = {
         "prequential_loss": "prequential loss",
-        "A_bar": "mean accuracy on classes seen",
-        "k": "mean k",
+        "A_bar": "A-bar",
+        "last": "accuracy at the end",
+        "k": "log10 of the mean k",
     }
-    for panel, (name, title) in zip(figure.subplots(1, 3), shown.items(), strict=True):
-        values = np.array(record[name])
-        mesh = panel.pcolormesh(np.log10(values) if name == "k" else values, cmap="cividis")
-        figure.colorbar(mesh, ax=panel)
-        panel.set_title(f"log10 {title}" if name == "k" else title)
-        panel.set_xticks(np.arange(len(SIGMAS)) + 0.5, [f"{sigma:.0e}" for sigma in SIGMAS])
-        panel.set_yticks(np.arange(len(KAPPAS)) + 0.5, [f"{kappa:g}" for kappa in KAPPAS])
-        panel.set(xlabel="sigma", ylabel="kappa")
+    rows = figure.subplots(len(VARIANTS), len(shown), squeeze=False)
+    for row, variant in zip(rows, VARIANTS, strict=True):
+        record = file.records[f"sensitivity | {variant}"]
+        for panel, (name, title) in zip(row, shown.items(), strict=True):
+            values = np.array(record[name])
+            mesh = panel.pcolormesh(np.log10(values) if name == "k" else values, cmap="cividis")
+            figure.colorbar(mesh, ax=panel)
+            panel.set_title(f"{title}, {variant}", fontsize="small")
+            labels = [f"{sigma:.0e}" for sigma in SIGMAS]
+            panel.set_xticks(np.arange(len(SIGMAS)) + 0.5, labels, fontsize="x-small")
+            panel.set_yticks(np.arange(len(KAPPAS)) + 0.5, [f"{kappa:g}" for kappa in KAPPAS])
+            panel.set(xlabel="sigma", ylabel="kappa")
+    figure.suptitle("CIFAR-100/10, one seed: -kF-Bayes over kappa and sigma")
     figure.savefig(path, dpi=130)
 
 

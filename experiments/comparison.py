@@ -1,5 +1,6 @@
 """One run of a learner on one stream, and its offline expert, as records."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,28 @@ def accuracy_of(scores: np.ndarray, case: Case, learner: Learner) -> float:
     return float(accuracy(learner.combine(np.float32(scores)), case.columns))
 
 
-def guarded(case: Case, learner: Learner, key: Any, rows: int | None = None) -> Record:
-    """The leak guard on test rows, the first so many or all, once the stream is learned."""
+def guarded(
+    case: Case,
+    learner: Learner,
+    key: Any,
+    rows: int | None = None,
+    *,
+    raw_test: np.ndarray | None = None,
+) -> Record:
+    """The leak guard on test rows, the first so many or all, once the stream is learned.
+
+    Args:
+        case: what is learned.
+        learner: the method.
+        key: of its network.
+        rows: how many test rows are moved about; all when None.
+        raw_test: test rows before the case's encoder, which then is part of what is guarded.
+    """
     state = run_stream(learner, case.stream, key=key, expert=None).state
-    leak_guard(lambda X: learner.predict(state, X), case.Z_test[:rows])
+    encode: Callable[[np.ndarray], np.ndarray] = np.asarray
+    if raw_test is not None:
+        assert case.encoded is not None
+        encode = case.encoded.encode_test
+    test = case.Z_test if raw_test is None else raw_test
+    leak_guard(lambda X: learner.predict(state, encode(X)), test[:rows])
     return {"passed": True}

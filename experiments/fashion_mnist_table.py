@@ -25,7 +25,14 @@ from experiments.results_file import (
     mean_and_deviation,
 )
 from experiments.settings import RESULTS, Once, steps_shown
-from rvfl_jax import Learner, by_task, fine_tuned_edrvfl, non_incremental_edrvfl, offline_scores
+from rvfl_jax import (
+    Learner,
+    by_task,
+    edrvfl,
+    fine_tuned_edrvfl,
+    non_incremental_edrvfl,
+    offline_scores,
+)
 from rvfl_jax import run_stream as run_on
 from rvfl_jax.encoders import LeakError, leak_guard, sparse_autoencoder
 from rvfl_jax.experiment import run_metrics, separate_accuracy
@@ -79,6 +86,12 @@ class Config:
 
 
 QUICK = Config(seeds=1, batches=(5,), encoders=tuple(ENCODERS)[:2], rows=10_000)
+
+
+@cache
+def _ridge_at(style: str) -> Learner:
+    """-R at another style's lambda."""
+    return edrvfl(num_layers=1, num_nodes=2, ridge=fm.RIDGES[style], k=0.0)
 
 
 @cache
@@ -143,6 +156,14 @@ def _measure_encoder(config: Config, seed: int, name: str, once: Once) -> None:
                     key,
                     fm.STRENGTHS[style],
                     fm.RIDGES[style],
+                ),
+                style,
+            )
+        for style in ("-kF", "-kF-Bayes"):
+            once(
+                f"{name} | -R at lambda of {style}",
+                lambda style: _run(
+                    case(first), _ridge_at(style), apart(first, fm.RIDGES[style]), key
                 ),
                 style,
             )
@@ -246,6 +267,10 @@ def rows_of(config: Config, file: ResultsFile) -> Iterator[Record]:
         if "mixed test set" in records[f"{places[0]} | offline"]:
             found = [records[f"{place} | offline"]["mixed test set"] for place in places]
             yield _row(name, "", "offline, mixed test set", "", found)
+        for style in ("-kF", "-kF-Bayes"):
+            found = [records[f"{name} | -R at lambda of {style}"]]
+            label = f"-R at {style}'s lambda, one seed"
+            yield _row(name, config.batches[0], label, "exact", found)
         for style in AS_PRINTED if name == PUBLISHED else ():
             printed = records[f"{name} | as printed | {style}"]
             for precision, accuracy in printed.items():
@@ -323,7 +348,7 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
                 panel.errorbar(
                     x,
                     np.mean(values),
-                    np.std(values),
+                    np.std(values, ddof=min(1, config.seeds - 1)),
                     color=colour,
                     marker=marker,
                     ls="",
@@ -356,6 +381,9 @@ def draw_tasks(config: Config, file: ResultsFile, path: Path) -> None:
         ("refit per task", "paper"): "as published",
         ("frozen, training inputs", "exact"): "honest",
     }
+    shown = {names: title for names, title in shown.items() if names[0] in config.encoders}
+    if not shown:
+        return
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     panels = figure.subplots(len(shown), len(config.batches), sharex=True, squeeze=False)
     tasks = np.arange(1, fm.NUM_TASKS + 1)
@@ -365,7 +393,8 @@ def draw_tasks(config: Config, file: ResultsFile, path: Path) -> None:
                 places = [f"{name} | seed {s} | T={T} | {cold_start}" for s in range(config.seeds)]
                 R = np.array([file.records[f"{place} | {style}"]["R"] for place in places])
                 so_far = np.array([R[:, q, : q + 1].mean(axis=1) for q in range(fm.NUM_TASKS)])
-                mean, deviation = so_far.mean(axis=1), so_far.std(axis=1)
+                mean = so_far.mean(axis=1)
+                deviation = so_far.std(axis=1, ddof=min(1, config.seeds - 1))
                 panel.plot(tasks, mean, dash, color=colour, marker="o", ms=4, label=style)
                 panel.fill_between(
                     tasks, mean - deviation, mean + deviation, color=colour, alpha=0.15, lw=0

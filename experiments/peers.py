@@ -9,11 +9,16 @@ from rvfl_jax import Stream
 Scores = Callable[[np.ndarray], np.ndarray]
 
 
-def nearest_class_mean(stream: Stream) -> Scores:
-    """Running class means; the nearest one wins."""
+def class_means(stream: Stream) -> np.ndarray:
+    """(m, s) mean of each class."""
     used = stream.weight > 0
     Y = np.eye(len(stream.classes))[stream.y[used]]
-    means = (Y.T @ stream.X[used]) / Y.sum(axis=0)[:, None]
+    return (Y.T @ stream.X[used]) / Y.sum(axis=0)[:, None]
+
+
+def nearest_class_mean(stream: Stream) -> Scores:
+    """Running class means; the nearest one wins."""
+    means = class_means(stream)
     return lambda X: 2 * X @ means.T - np.sum(means**2, axis=1)
 
 

@@ -1,10 +1,10 @@
 """A hundred tasks of one class each (the paper's Fig. 1): `python -m experiments.plant_margin`.
 
 Margin features of the leaves of a hundred plant species, 16 leaves each: 12 to learn from, in
-one batch, and 4 to test on. All styles have the lambda that generalised cross-validation rates
-best on the first seed's training rows. (The prequential loss cannot choose here: every batch is
-a class that nobody has seen, so that the best guess is none.) Other methods that go through the
-data once and keep none of it are shown beside.
+one batch, and 4 to test on. All styles of a seed have the lambda that generalised
+cross-validation rates best on that seed's training rows. (The prequential loss cannot choose
+here: every batch is a class that nobody has seen, so that the best guess is none.) Other methods
+that go through the data once and keep none of it are shown beside.
 """
 
 import os
@@ -29,6 +29,7 @@ from experiments.results_file import (
 )
 from experiments.settings import RESULTS, steps_shown
 from rvfl_jax import (
+    Learner,
     Stream,
     adaptive_k,
     class_incremental_stream,
@@ -100,13 +101,11 @@ def plant_case(config: Config, seed: int) -> Case:
 
 def measure(config: Config, file: ResultsFile) -> None:
     """Fill the file with whatever is not there yet."""
-    with steps_shown("choosing lambda", file) as once:
-        ridge = once("choice", _choose, config)["ridge"]
-    learners = {style: edrvfl(**config.network, ridge=ridge, k=k) for style, k in STRENGTHS.items()}
-    learners[FINE_TUNED] = fine_tuned_edrvfl(**config.network, ridge=ridge)
     for seed in range(config.seeds):
         case, key = plant_case(config, seed), jax.random.key(seed)
         with steps_shown(f"seed {seed + 1} of {config.seeds}", file) as once:
+            ridge = once(f"seed {seed} | choice", _choose, config, seed)["ridge"]
+            learners = _learners(config, ridge)
             for style, learner in learners.items():
                 once(f"seed {seed} | {style}", comparison.run_and_keep, case, learner, key)
             once(f"seed {seed} | {OFFLINE}", _offline, case, learners["-R"], key)
@@ -116,10 +115,17 @@ def measure(config: Config, file: ResultsFile) -> None:
                 once("leak guard", comparison.guarded, case, learners["-R"], key)
 
 
-def _choose(config: Config) -> Record:
-    case, start = plant_case(config, 0), 1.0
-    learner = edrvfl(**config.network, ridge=start, k=0.0)
-    state = run_stream(learner, case.stream, key=jax.random.key(0), expert=None).state
+@cache
+def _learners(config: Config, ridge: float) -> dict[str, Learner]:
+    """Made once a lambda: every learner object is a program of its own."""
+    learners = {style: edrvfl(**config.network, ridge=ridge, k=k) for style, k in STRENGTHS.items()}
+    return learners | {FINE_TUNED: fine_tuned_edrvfl(**config.network, ridge=ridge)}
+
+
+def _choose(config: Config, seed: int) -> Record:
+    case, start = plant_case(config, seed), 1.0
+    learner = _learners(config, start)["-R"]
+    state = run_stream(learner, case.stream, key=jax.random.key(seed), expert=None).state
     scores = generalised_cross_validation(
         state, CANDIDATES, ridge=start, num_rows=case.stream.num_rows
     ).mean(axis=1)
@@ -131,10 +137,14 @@ def _offline(case: Case, learner: Any, key: Any) -> Record:
     return {"accuracy_class_incremental": comparison.accuracy_of(scores, case, learner)}
 
 
+def looks(num_batches: int) -> list[int]:
+    """Batches after which every method is compared; peers need two classes to begin."""
+    return sorted({max(end, 1) for end in (*range(0, num_batches, 10), num_batches - 1)})
+
+
 def _over_tasks(case: Case, fit: Callable[[Stream, int], peers.Scores], seed: int) -> Record:
     """Accuracy on the classes seen after every tenth task, the peer begun anew each time."""
-    curve, ends = [], [*range(0, case.stream.num_batches, 10), case.stream.num_batches - 1]
-    ends = sorted({max(end, 1) for end in ends})
+    curve, ends = [], looks(case.stream.num_batches)
     for end in ends:
         seen = case.columns <= int(case.stream.y[: end + 1].max())
         part = case.stream._replace(
@@ -156,12 +166,19 @@ def write_table(config: Config, file: ResultsFile, path: Path) -> None:
             last, way = [r["accuracy_class_incremental"] for r in found], []
         else:
             last = [r["curves"]["seen"][-1] for r in found]
-            way = [float(np.mean(r["curves"]["seen"])) for r in found]
+            way = [_mean_at_looks(record) for record in found]
         cells = [mean_and_deviation(values, 100, 2) for values in (last, way)]
         rows.append([method, *cells])
-    chosen = f"\nlambda {file.records['choice']['ridge']:.3g}, by GCV.\n"
+    ridges = {file.records[f"seed {seed} | choice"]["ridge"] for seed in range(config.seeds)}
+    shown = ", ".join(f"{ridge:.3g}" for ridge in sorted(ridges))
+    chosen = f"\nlambda {shown}, by GCV; {config.seeds} seeds; mean over every tenth task.\n"
     headings = ("method", "at the end %", "mean over tasks %")
     path.write_text(markdown_table(headings, rows) + chosen, encoding="utf-8")
+
+
+def _mean_at_looks(record: Record) -> float:
+    at = np.isin(record["evaluated"], looks(max(record["evaluated"]) + 1))
+    return float(np.mean(np.array(record["curves"]["seen"])[at]))
 
 
 def draw(config: Config, file: ResultsFile, path: Path) -> None:
@@ -178,7 +195,7 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
         found = [file.records[f"seed {seed} | {method}"] for seed in range(config.seeds)]
         tasks = np.array(found[0]["evaluated"]) + 1
         curves = np.array([record["curves"]["seen"] for record in found])
-        mean, deviation = curves.mean(axis=0), curves.std(axis=0)
+        mean, deviation = curves.mean(axis=0), curves.std(axis=0, ddof=min(1, config.seeds - 1))
         dash = "-" if method in STRENGTHS else "--"
         axis.plot(tasks, mean, color=colour, ls=dash, label=method, lw=1.8)
         axis.fill_between(tasks, mean - deviation, mean + deviation, color=colour, alpha=0.15, lw=0)

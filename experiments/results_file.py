@@ -1,5 +1,6 @@
 """Raw results of an experiment, kept as they come, so that a killed job goes on."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,8 +19,8 @@ Record = dict[str, Any]
 class ResultsFile:
     """A JSON file of named records made under one configuration.
 
-    A file of another configuration is set aside, never mixed with this one's records; other
-    seeds only add to what is there.
+    A file of another configuration is set aside, never mixed with this one's records, and taken
+    up again when its configuration returns; other seeds only add to what is there.
     """
 
     def __init__(self, path: Path, config: Any):
@@ -31,7 +32,11 @@ class ResultsFile:
             if _without_seeds(before.get("config", {})) == _without_seeds(config):
                 self.content = before | {"config": config}
             else:
-                path.rename(path.with_suffix(".other.json"))
+                path.rename(_aside(path, before.get("config", {})))
+        kept = _aside(path, config)
+        if not path.is_file() and kept.is_file():
+            kept.rename(path)
+            self.content = json.loads(path.read_text(encoding="utf-8")) | {"config": config}
         self.content |= {"versions": versions(), "device": device()}
 
     @property
@@ -48,6 +53,12 @@ class ResultsFile:
             partial.write_text(json.dumps(self.content) + "\n", encoding="utf-8")
             os.replace(partial, self.path)
         return self.records[name]
+
+
+def _aside(path: Path, config: Record) -> Path:
+    """Where records of a configuration wait while another one has the file."""
+    text = json.dumps(_without_seeds(config), sort_keys=True)
+    return path.with_suffix(f".{hashlib.sha256(text.encode()).hexdigest()[:8]}.json")
 
 
 def _without_seeds(config: Record) -> Record:

@@ -10,9 +10,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.neighbors import NearestCentroid
 
 import rvfl_jax
-from experiments import beyond, claims, peers
+from experiments import as_printed, beyond, claims, peers, plant_margin
 from experiments import fashion_mnist as fm
-from experiments.as_printed import run_as_printed
 from experiments.results_file import ResultsFile, mean_and_deviation
 from experiments.train_resnet import Config, augmented, main
 from rvfl_jax.encoders import load_checkpoint
@@ -51,8 +50,11 @@ def test_results_of_another_configuration_are_set_aside(tmp_path):
     assert more.records == {"a": {"value": 1}}, "more seeds add to what is there"
     other = ResultsFile(path, Setting(nodes=9))
     assert other.records == {}
-    kept = json.loads((tmp_path / "results.other.json").read_text())
-    assert kept["records"] == {"a": {"value": 1}}
+    other.once("b", lambda: {"value": 2})
+    back = ResultsFile(path, Setting())
+    assert back.records == {"a": {"value": 1}}, "taken up again"
+    assert ResultsFile(path, Setting(nodes=9)).records == {"b": {"value": 2}}
+    assert len(list(tmp_path.glob("results.*.json"))) == 1
 
 
 def test_an_interrupted_record_leaves_the_others(tmp_path):
@@ -97,18 +99,31 @@ def _swept(loss, **axes):
 
 
 @pytest.mark.parametrize(
-    ("shift", "verdict"), [(-0.1, "holds"), (0.1, "reversed"), (0.0, "no difference")]
+    ("shift", "verdicts"),
+    [
+        (-0.1, ["holds, loses less", "holds", "holds", "neither"]),
+        (0.1, ["does not hold", "reversed", "reversed", "neither"]),
+        (0.0, ["holds, as near as that", "no difference", "no difference", "lambda"]),
+    ],
 )
-def test_claims_on_strength_follow_the_loss(shift, verdict):
-    noise = np.random.default_rng(1).normal(0, 1e-3, (2, 2, 4))
-    base = np.array([[0.6], [0.5], [0.7]])
+def test_claims_on_strength_follow_the_loss(shift, verdicts):
+    noise = np.random.default_rng(1).normal(0, 1e-3, (3, 2, 4))
+    base = np.array([[0.6], [0.5], [0.6]])
     alone = _swept(base + np.zeros((3, 4)), ridge=[0.1, 1.0, 10.0])
-    loss = np.array([[0.6, 0.6 + shift], [0.5, 0.5 + shift]])[..., None] + noise
+    loss = (base + np.array([0.0, shift]))[..., None] + noise
+    constant = _swept(loss, ridge=[0.1, 1.0, 10.0], k=[0.0, 1.0])
+    rows = list(claims._of_strength(alone, constant, "here"))
+    assert [row[3] for row in rows] == verdicts
+    assert rows[0][2].startswith("k = 1, lambda 1 against lambda 1: ")
+
+
+def test_a_gain_of_lambda_is_not_one_of_strength():
+    alone = _swept([[0.5] * 4, [0.6] * 4], ridge=[0.1, 1.0])
+    loss = np.array([[0.5, 0.5], [0.4, 0.4]])[..., None] + np.zeros(4)
     constant = _swept(loss, ridge=[0.1, 1.0], k=[0.0, 1.0])
     rows = list(claims._of_strength(alone, constant, "here"))
-    assert [row[3] for row in rows[:3]] == [verdict] * 3
-    assert rows[0][2].startswith("k = 1, lambda 1 against lambda 1: ")
-    assert rows[3][3] == ("k" if shift < 0 else "neither")
+    assert rows[2][3] == "by lambda alone"
+    assert "at equal lambda +0.00" in rows[2][2]
 
 
 def test_regret_is_compared_in_pairs_with_ridge():
@@ -117,21 +132,55 @@ def test_regret_is_compared_in_pairs_with_ridge():
     curves["-F"] = {"regret": 0.9 * ridge}
     curves["-kF"] = {"regret": 1.1 * ridge}
     rows = list(claims._of_regret(curves, "here"))
-    assert [row[3] for row in rows] == ["holds", "reversed", "no difference"]
-    assert "first quarter +10.00 % [+10.00, +10.00]" in rows[0][2]
+    assert [row[3] for row in rows] == ["holds", "reversed", "no difference", "no difference"]
+    assert "first quarter +10.00 [+10.00, +10.00] %" in rows[0][2]
 
 
-def test_robustness_to_batches_is_told_from_the_spread():
-    level = np.full((3, 4), 0.8)
-    fallen = level - np.array([[0.3], [0.1], [0.0]])
-    ends = {(style, cold): level for style in claims.FIXED for cold in claims.COLD_STARTS}
-    ends["-R", "paper"] = fallen
-    assert [r[3] for r in claims._of_batches(ends, "here")] == ["all alike, -R too", "holds"]
-    for style in claims.FIXED:
-        ends[style, "paper"] = fallen
-    rows = list(claims._of_batches(ends, "here"))
-    assert rows[1][3] == "does not hold"
-    assert "-R 50.00 / 70.00 / 80.00" in rows[1][2]
+def _ends():
+    level = np.full((3, 4), 80.0)
+    return level, {(style, cold): level for style in claims.FIXED for cold in claims.COLD_STARTS}
+
+
+def test_robustness_to_batches_is_what_ridge_loses_beyond_the_style():
+    level, ends = _ends()
+    ends["-R", "paper"] = level - np.array([[30.0], [10.0], [0.0]])
+    rows = {row[1]: row for row in claims._of_batches(ends, "here")}
+    assert rows["here, -kF, cold start exact"][3] == "no difference"
+    assert rows["here, -kF, cold start paper"][3] == "holds"
+    assert "-R +30.00 [+30.00, +30.00]" in rows["here, -kF, cold start paper"][2]
+    ends["-kF", "paper"] = ends["-R", "paper"]
+    rows = {row[1]: row for row in claims._of_batches(ends, "here")}
+    assert rows["here, -kF, cold start paper"][3] == "no difference"
+
+
+def test_what_the_cold_start_as_printed_costs_is_told():
+    level, ends = _ends()
+    assert claims._of_cold_start(ends, "here")[3] == "no difference"
+    ends["-R", "paper"] = level - np.array([[30.0], [0.0], [0.0]])
+    row = claims._of_cold_start(ends, "here")
+    assert row[3] == "does not hold at T = 5"
+    assert "T = 5: -30.00 [-30.00, -30.00]" in row[2]
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(1.001, "holds (within 1 %)"), (1.1, "does not hold")]
+)
+def test_adaptive_strength_is_near_the_best_constant_or_not(factor, verdict):
+    loss = np.full((2, 2, 4), 0.5)
+    constant = _swept(loss, ridge=[0.1, 1.0], k=[0.0, 1.0])
+    variants = {"as printed": _swept(factor * loss[:, 0], ridge=[0.1, 1.0])}
+    (row,) = claims._of_bayes(constant, variants, "here")
+    assert row[3] == verdict
+
+
+@pytest.mark.parametrize(("apart", "verdict"), [(0.002, "holds (within 1 point)"), (0.02, "not")])
+def test_sensitivity_is_that_of_the_accuracy_on_the_way(apart, verdict):
+    way = np.full((2, 3, 4), 0.7)
+    way[1, 2] -= apart
+    swept = {"on the way": way, "loss": 1 - way, "accuracy": way}
+    row = claims._of_sensitivity(swept, "here")
+    assert verdict in row[3]
+    assert f"apart {100 * apart:+.2f}" in row[2]
 
 
 def test_the_best_readout_comes_first(tmp_path):
@@ -226,7 +275,15 @@ def test_the_algorithm_as_printed_is_the_librarys_in_double(two_batchings):
     for k in (0.0, 1.4):
         learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=3, ridge=0.1, k=k, cold_start="paper")
         state = rvfl_jax.run_stream(learner, stream, key=key, expert=None).state
+        theta = as_printed.learned(case, np.asarray(state.W)[0, 3:], k, 0.1)
+        np.testing.assert_allclose(theta, state.theta[0], rtol=1e-6, atol=1e-8)
+        found = as_printed.run_as_printed(case, learner, key, k, 0.1)
         guess = np.asarray(learner.predict(state, X)).argmax(axis=1)
-        found = run_as_printed(case, learner, key, k, 0.1)
-        assert set(found) == {"float32", "float64"}
         assert found["float64"] == np.mean(guess == columns)
+        assert set(found) == {"float32", "float64"}
+
+
+def test_peers_and_ours_are_looked_at_after_the_same_tasks():
+    assert plant_margin.looks(25) == [1, 10, 20, 24]
+    curve = {"evaluated": list(range(25)), "curves": {"seen": np.arange(25.0)}}
+    assert plant_margin._mean_at_looks(curve) == np.mean([1, 10, 20, 24])
