@@ -151,6 +151,11 @@ def test_robustness_to_batches_is_what_ridge_loses_beyond_the_style():
     ends["-kF", "paper"] = ends["-R", "paper"]
     rows = {row[1]: row for row in claims._of_batches(ends, "here")}
     assert rows["here, -kF, cold start paper"][3] == "no difference"
+    ends["-kF", "paper"] = ends["-R", "paper"] + np.array([[1.0], [0.0], [0.0]])
+    ends["-F", "exact"] = level + np.array([[0.0], [0.0], [-1.0]])
+    rows = {row[1]: row for row in claims._of_batches(ends, "here")}
+    assert rows["here, -kF, cold start paper"][3] == "hardly"
+    assert rows["here, -F, cold start exact"][3] == "reversed", "worse with many batches"
 
 
 def test_what_the_cold_start_as_printed_costs_is_told():
