@@ -207,7 +207,8 @@ def draw_regret(config: Config, file: ResultsFile, path: Path) -> None:
         for panel, title in zip(
             row, ("regret(t)", "cumulative regret", "KL(t) from the expert, nats"), strict=True
         ):
-            panel.set(title=f"{title}, {name}", xlabel="batches learned")
+            panel.set_title(f"{title}, {name}", fontsize="medium")
+            panel.set_xlabel("batches learned")
             mark_ends(panel, found(config, file, name, "-R")[0]["task_ends"])
     panels[0, 0].legend()
     figure.suptitle(f"Fashion-MNIST-10/5, raw pixels, one lambda for all, {config.seeds} seeds")
