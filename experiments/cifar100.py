@@ -18,7 +18,7 @@ import numpy as np
 import tyro
 
 from experiments.comparison import accuracy_of, expert_of, guarded, run_and_keep
-from experiments.fashion_mnist import Case, encoded_case
+from experiments.fashion_mnist import VARIANTS, Case, encoded_case
 from experiments.features import FEATURES, cifar100_case
 from experiments.pictures import mark_ends
 from experiments.results_file import (
@@ -53,7 +53,6 @@ ON_TOP = {"-R": (20, 10, 1000), "-kF": (30, 10, 1000), "-kF-Bayes": (20, 10, 900
 # One network for all styles, where only the style is to make the difference.
 COMMON = {"num_nodes": 512, "num_layers": 1, "activation": "relu"}
 KAPPAS, SIGMAS = np.logspace(-2, 2, 3), np.logspace(-5, 0, 6)
-VARIANTS: dict[str, bool] = {"as printed": False, "taking out what it put in": True}
 ABLATIONS: dict[str, dict[str, int]] = {
     "L + 2": {"extra_layers": 2},
     "N = 1024": {"num_nodes": 1024},
@@ -105,10 +104,6 @@ def large_learner(num_nodes: int) -> Learner:
     return edrvfl(ridge=1.0, k=0.0, solver="information", **(COMMON | {"num_nodes": num_nodes}))
 
 
-def _key(seed: int) -> Any:
-    return jax.random.key(seed)
-
-
 def seeds_of(config: Config, features: str) -> range:
     """All seeds on honest features."""
     return range(config.seeds if features == HONEST else min(config.seeds, OPTIMISTIC_SEEDS))
@@ -137,13 +132,13 @@ def measure(config: Config, file: ResultsFile) -> None:
             once(f"large | seed {seed}", _large, config, seed)
     with steps_shown("leak guard", file) as once:
         case = cifar100_case(HONEST, 0, num_tasks=10, num_batches=NUM_BATCHES)
-        once("leak guard", guarded, case, common_learner("-R"), _key(0), GUARDED_ROWS)
+        once("leak guard", guarded, case, common_learner("-R"), jax.random.key(0), GUARDED_ROWS)
         once("leak guard | F on top", _guarded_on_top, case)
 
 
 def _measure_split(features: str, tasks: int, seed: int, once: Once) -> None:
     case = cifar100_case(features, seed, num_tasks=tasks, num_batches=NUM_BATCHES)
-    key = _key(seed)
+    key = jax.random.key(seed)
     place = f"{features} | {tasks} tasks | seed {seed}"
     for style in PAPER:
         for setting in settings_of(features, tasks):
@@ -174,13 +169,15 @@ def _run(case: Case, learner: Learner, key: Any) -> Record:
 
 def _guarded_on_top(case: Case) -> Record:
     encoded = _on_top(case, "-R")
-    return guarded(encoded, learner_of("-R"), _key(0), GUARDED_ROWS, raw_test=case.Z_test)
+    return guarded(encoded, learner_of("-R"), jax.random.key(0), GUARDED_ROWS, raw_test=case.Z_test)
 
 
 def _strengths(features: str, tasks: int) -> Record:
     """K put in and k taken out by -kF-Bayes as printed, at every batch of the first seed."""
     case = cifar100_case(features, 0, num_tasks=tasks, num_batches=NUM_BATCHES)
-    history = run_stream(learner_of("-kF-Bayes"), case.stream, key=_key(0), expert=None).history
+    history = run_stream(
+        learner_of("-kF-Bayes"), case.stream, key=jax.random.key(0), expert=None
+    ).history
     return {
         "k_t": history.k_t[:, 0],
         "k_next": history.k_next[:, 0],
@@ -190,7 +187,7 @@ def _strengths(features: str, tasks: int) -> Record:
 
 def _run_on_top(case: Case, style: str, seed: int) -> Record:
     """F, fitted on the first batch of features and frozen, between features and learner."""
-    return _run(_on_top(case, style), learner_of(style), _key(seed))
+    return _run(_on_top(case, style), learner_of(style), jax.random.key(seed))
 
 
 def _on_top(case: Case, style: str) -> Case:
@@ -202,7 +199,7 @@ def _measure_ablations(seed: int, once: Once) -> None:
     for style in PAPER:
         for name, options in ABLATIONS.items():
             learner, place = learner_of(style, **options), f"ablation | seed {seed} | {style}"
-            once(f"{place} | {name}", _run, case, learner, _key(seed))
+            once(f"{place} | {name}", _run, case, learner, jax.random.key(seed))
 
 
 def _sensitivity(reuse_k: bool) -> Record:
@@ -214,7 +211,7 @@ def _sensitivity(reuse_k: bool) -> Record:
         ),
         case.stream,
         {"kappa": KAPPAS, "sigma": SIGMAS},
-        key=_key(0),
+        key=jax.random.key(0),
         test=(case.Z_test, case.y_test),
         evaluate="task",
         progress=True,
@@ -231,7 +228,10 @@ def _sensitivity(reuse_k: bool) -> Record:
 
 def _large(config: Config, seed: int) -> Record:
     """-R as wide as it pays; lambda by generalised cross-validation on what was learned."""
-    case, key = cifar100_case(HONEST, seed, num_tasks=10, num_batches=NUM_BATCHES), _key(seed)
+    case, key = (
+        cifar100_case(HONEST, seed, num_tasks=10, num_batches=NUM_BATCHES),
+        jax.random.key(seed),
+    )
     run = run_stream(
         large_learner(config.large_nodes),
         case.stream,
@@ -394,7 +394,7 @@ def draw_regions(path: Path) -> None:
     rows = np.random.default_rng(0).choice(len(case.columns), PICTURED_ROWS, replace=False)
     X, columns = case.Z_test[rows], case.columns[rows]
     places = TSNE(random_state=0, init="pca").fit_transform(X)
-    learner, key = common_learner("-R"), _key(0)
+    learner, key = common_learner("-R"), jax.random.key(0)
     figure = Figure(figsize=(13, 8.4), layout="constrained")
     start, state = 0, None
     cuts = [0, *(int(end) + 1 for end in case.stream.task_ends)]

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import tyro
 
-from experiments.fashion_mnist import PAPER_K
+from experiments.fashion_mnist import PAPER_K, VARIANTS
 from experiments.features import FEATURES, cifar100
 from experiments.results_file import Record, ResultsFile, markdown_table
 from experiments.settings import RESULTS, Once, steps_shown
@@ -46,7 +46,6 @@ FINE_RIDGES = np.logspace(-3, 3, 65)
 BATCHES = (5, 20, 100)
 COLD_STARTS = ("exact", "paper")
 KAPPAS, SIGMAS = np.logspace(-1, 2, 4), np.logspace(-5, 0, 6)
-VARIANTS: dict[str, bool] = {"as printed": False, "taking out what it put in": True}
 FIXED: dict[str, Any] = {
     "-R": 0.0,
     "-F": 1.0,

@@ -20,6 +20,8 @@ ENCODER_SEED = 0
 # Of the paper's table on Fashion-MNIST-10/5.
 PAPER_K = 1.4142127133
 STRENGTHS: dict[str, Any] = {"-R": 0.0, "-kF": PAPER_K, "-kF-Bayes": adaptive_k()}
+# Of -kF-Bayes, by what `adaptive_k` takes as reuse_k.
+VARIANTS: dict[str, bool] = {"as printed": False, "taking out what it put in": True}
 RIDGES = {"-R": 1.0, "-kF": 2.0**-2, "-kF-Bayes": 2.0**-6}
 
 
