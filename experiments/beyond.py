@@ -55,7 +55,7 @@ class Config:
         rows: training rows of Fashion-MNIST; all when None.
     """
 
-    seeds: int = 3
+    seeds: int = 1
     filters: tuple[int, ...] = (100, 200)
     cifar: bool = True
     rows: int | None = None

@@ -79,7 +79,7 @@ class Config:
         rows: training rows, the same number of each class; all when None.
     """
 
-    seeds: int = 10
+    seeds: int = 3
     batches: tuple[int, ...] = (5, 10, 20)
     encoders: tuple[str, ...] = tuple(ENCODERS)
     rows: int | None = None
