@@ -1,8 +1,12 @@
 """Online task-free class-incremental learning with randomised networks, in JAX."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from rvfl_jax import metrics
 from rvfl_jax.checks import NumericalError
 from rvfl_jax.edrvfl import EdRVFLState, edrvfl
+from rvfl_jax.exact import merge_states, unlearn_rows
 from rvfl_jax.grid import random_points
 from rvfl_jax.history import History
 from rvfl_jax.labels import one_hot
@@ -24,9 +28,33 @@ from rvfl_jax.sweep import sweep
 from rvfl_jax.sweep_result import Sweep
 from rvfl_jax.types import Learner, Run, StepInfo, Stream
 
+if TYPE_CHECKING:
+    from rvfl_jax.estimator import EdRVFLClassifier, merge
+    from rvfl_jax.regressor import EdRVFLRegressor
+
 __version__ = "0.1.0"
 
+# scikit-learn takes a second to import, and only these need it.
+_DEFERRED = {
+    "EdRVFLClassifier": "rvfl_jax.estimator",
+    "EdRVFLRegressor": "rvfl_jax.regressor",
+    "merge": "rvfl_jax.estimator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _DEFERRED:
+        return getattr(import_module(_DEFERRED[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 __all__ = [
+    "EdRVFLClassifier",
+    "EdRVFLRegressor",
     "EdRVFLState",
     "History",
     "Learner",
@@ -44,6 +72,8 @@ __all__ = [
     "generalised_cross_validation",
     "init_weights",
     "make_learner",
+    "merge",
+    "merge_states",
     "metrics",
     "non_incremental_edrvfl",
     "offline_edrvfl",
@@ -57,5 +87,6 @@ __all__ = [
     "scan_stream",
     "separate_edrvfl",
     "sweep",
+    "unlearn_rows",
     "with_ridge",
 ]

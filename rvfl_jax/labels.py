@@ -5,12 +5,17 @@ from typing import Any
 import numpy as np
 
 
-def clean_labels(name: str, labels: Any) -> np.ndarray:
+def clean_labels(name: str, labels: Any, *, negative: bool = False) -> np.ndarray:
     """Labels as a 1-d array that can be compared and looked up safely.
 
     Integral floats become integers. Integers and floats below 0, fractions and NaN are
     errors (a library's "missing" or "unlabelled" must not become a class by accident);
     strings and other hashable objects pass as they are.
+
+    Args:
+        name: of the argument, for messages.
+        labels: (rows,) of any hashable kind.
+        negative: whether numbers below 0 are labels, as in scikit-learn.
 
     Raises:
         ValueError: naming the first label that cannot be one.
@@ -24,31 +29,38 @@ def clean_labels(name: str, labels: Any) -> np.ndarray:
         array = array.astype(np.int64)
     if array.dtype.kind == "b":
         return array.astype(np.int64)
-    if array.dtype.kind == "i":
+    if array.dtype.kind == "i" and not negative:
         _reject(name, array, array < 0, "labels of at least 0")
     if array.dtype.kind == "O":
-        bad = np.array([not _is_label(label) for label in array], dtype=bool)
-        _reject(name, array, bad, "hashable labels, numbers among them integral and not negative")
+        bad = np.array([not _is_label(label, negative) for label in array], dtype=bool)
+        sign = "" if negative else " and not negative"
+        _reject(name, array, bad, f"hashable labels, numbers among them integral{sign}")
     if array.dtype.kind not in "iuOUS":
         raise ValueError(f"{name}: expected integers, strings or objects, got {array.dtype}")
     return array
 
 
 def _as_array(labels: Any) -> np.ndarray:
-    """`np.asarray`, but never numbers turned into strings by their neighbours."""
+    """`np.asarray`, but no numbers turned into strings by their neighbours, and tuples whole."""
+    labels = list(labels)
+    if any(isinstance(label, tuple) for label in labels):
+        array = np.empty(len(labels), dtype=object)
+        array[:] = labels
+        return array
     array = np.asarray(labels)
     if array.dtype.kind in "US" and not all(isinstance(x, str | bytes) for x in labels):
         return np.array(labels, dtype=object)
     return array
 
 
-def _is_label(label: Any) -> bool:
+def _is_label(label: Any, negative: bool) -> bool:
     try:
         hash(label)
     except TypeError:
         return False
     if isinstance(label, int | float | np.number):
-        return bool(np.isfinite(label) and label >= 0 and float(label).is_integer())
+        sign = negative or label >= 0
+        return bool(np.isfinite(label) and sign and float(label).is_integer())
     return label is not None and bool(label == label)
 
 

@@ -1,0 +1,525 @@
+"""The learners as a scikit-learn classifier, for people with data in batches and new classes."""
+
+from copy import deepcopy
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
+
+from rvfl_jax import programs
+from rvfl_jax.buckets import classes_for
+from rvfl_jax.calibration import (
+    Guesses,
+    grown_guesses,
+    inverse_temperature,
+    linked,
+    no_guesses,
+    probabilities,
+)
+from rvfl_jax.checks import one_of
+from rvfl_jax.estimator_base import Batch, EdRVFLBase, in_parts, raise_unless
+from rvfl_jax.exact import grown_state
+from rvfl_jax.label_map import LabelMap, as_array
+from rvfl_jax.labels import clean_labels
+from rvfl_jax.linalg import precision_scope
+from rvfl_jax.programs import LINKS, Design, Knowledge
+from rvfl_jax.readouts import READOUTS, Readout, check_readout_options
+
+
+class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
+    """Ensemble deep RVFL classifier that learns batch by batch, new classes included.
+
+    Example:
+        >>> model = EdRVFLClassifier(num_nodes=256, random_state=0)
+        >>> model.partial_fit([[0.0, 1.0], [1.0, 0.0]], ["cat", "dog"])
+        >>> model.partial_fit([[1.0, 1.0]], ["hippopotamus"])
+        >>> model.predict([[1.0, 1.0]])
+
+    Random hidden layers are drawn once; each has a linear readout that is at every moment the
+    ridge solution on all rows so far, exactly, in one pass and without keeping a row. `fit` on
+    all rows and any number of `partial_fit` on parts of them give one readout (k = 0, or any
+    constant k once nothing is announced). Inputs should be of one scale, as behind a
+    `StandardScaler`.
+
+    Args:
+        num_layers: L, sub-learners.
+        num_nodes: N, hidden nodes of each.
+        ridge: lambda > 0, a scalar or (L,).
+        k: forward strength: 0 is -R, 1 is -F, any constant -kF, `adaptive_k(...)` -kF-Bayes. It
+            draws the readout towards the inputs announced as `X_next`, until those are learned.
+        activation: of the hidden nodes; see `edrvfl`.
+        intercept: whether inputs get a constant column; the paper's network has none.
+        readout: how the learned state is asked; may be changed at any time. "ridge" is the
+            paper's, "discriminant" Fisher's linear discriminant, "nearest_mean" the nearest
+            class mean; see `rvfl_jax.readouts`.
+        class_balance: a >= 0; "ridge" scales scores of class c by n_c^-a, and "discriminant"
+            takes n_c^(1 - a) as its prior. 0.5 to 1 where rare classes matter as much as others.
+        shrinkage: 0 to 1, of the covariance of "discriminant".
+        class_weight: None, a dict of label to weight (1 where missing), or for `fit`
+            "balanced", n / (classes n_c).
+        forgetting: what a row is worth after one more row was learned, 1 for ever. Below 1 each
+            step takes O(d^3); lambda I is never forgotten, so that eta_dagger stays bounded,
+            and rows whose inputs are all 0 let nothing be forgotten.
+        lookahead: "hold" announces each batch to the one before it, which is held back until
+            then (predictions know the held batch all the same); "none" announces only
+            `X_next`. With k = 0 nothing is held.
+        cold_start, solver, weight_init, weight_scale, ensemble: see `edrvfl`.
+        precision: "double" or "single", whatever the global setting.
+        random_state: of the hidden weights.
+
+    Attributes:
+        classes_: labels met or declared, in ascending order where they have one, else in order
+            of appearance. Labels declared but never met have probability 0.
+        class_count_: weight of the rows learned of each.
+        inverse_temperature_: the power that `predict_proba` raises scores to.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+        num_rows_seen_: rows given so far.
+
+    Source: the learners are those of Wang et al. (2025); see `rvfl_jax.edrvfl`.
+    """
+
+    _labels: LabelMap
+
+    def __init__(
+        self,
+        num_layers: int = 2,
+        num_nodes: int = 256,
+        ridge: Any = 1.0,
+        k: Any = 0.0,
+        *,
+        activation: Any = "relu",
+        intercept: bool = True,
+        readout: str = "ridge",
+        class_balance: float = 0.0,
+        shrinkage: float = 0.1,
+        class_weight: Any = None,
+        forgetting: float = 1.0,
+        lookahead: str = "hold",
+        cold_start: str = "exact",
+        solver: str = "auto",
+        weight_init: Any = "lecun_uniform",
+        weight_scale: Any = 1.0,
+        ensemble: str = "mean",
+        precision: str = "double",
+        random_state: Any = None,
+    ):
+        self.num_layers = num_layers
+        self.num_nodes = num_nodes
+        self.ridge = ridge
+        self.k = k
+        self.activation = activation
+        self.intercept = intercept
+        self.readout = readout
+        self.class_balance = class_balance
+        self.shrinkage = shrinkage
+        self.class_weight = class_weight
+        self.forgetting = forgetting
+        self.lookahead = lookahead
+        self.cold_start = cold_start
+        self.solver = solver
+        self.weight_init = weight_init
+        self.weight_scale = weight_scale
+        self.ensemble = ensemble
+        self.precision = precision
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn these rows and nothing else.
+
+        The readout is the ridge solution on all rows, whatever their order. Probabilities are
+        calibrated by leave-one-out guesses, which have a closed form. Where the result depends
+        on batches (`readout` other than "ridge", the literal -kF-Bayes, the paper's cold start,
+        forgetting) rows are learned in batches, and calibrated as by `partial_fit`.
+
+        Args:
+            X: (n, s) finite numbers; arrays, or pandas or polars frames.
+            y: (n,) labels of any hashable kind.
+            sample_weight: (n,) at least 0; a row of weight 2 counts as two rows.
+
+        Raises:
+            ValueError: on unusable input.
+            NumericalError: if a factorisation failed.
+        """
+        batch, labels, seen = self._checked(X, y, sample_weight, LabelMap(), reset=True)
+        self._start(labels, batch.X.shape[1])
+        self._rows_of_class = seen
+        if not len(batch.X):
+            raise ValueError("sample_weight: expected a row of positive weight, got none")
+        if self._began_with[0].additive and self.readout == "ridge":
+            self._fit_at_once(batch, lambda design, _: self._leave_one_out(design, batch))
+        else:
+            self._fit_in_batches(batch)
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, X_next: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Learn one more batch; classes may be new at any time.
+
+        Args:
+            X: (b, s), any number of rows.
+            y: (b,) labels.
+            classes: labels to expect, which then are among `classes_`. There is no need to
+                declare any, and others may come all the same.
+            X_next: (b', s) unlabelled inputs of the batch that comes next, for k other than 0.
+            sample_weight: (b,) at least 0.
+
+        Raises:
+            ValueError: on unusable input; what was learned stays as it was.
+            NumericalError: if a factorisation failed; what was learned stays.
+        """
+        fresh = not hasattr(self, "_known")
+        labels: LabelMap = LabelMap() if fresh else self._labels
+        declared = None if classes is None else _labels("classes", classes)
+        if declared is not None:
+            labels = labels.extended(declared)
+        batch, labels, seen = self._checked(X, y, sample_weight, labels, reset=fresh)
+        announced = self._announced(X_next)
+        if fresh:
+            self._start(labels, batch.X.shape[1])
+        else:
+            self._same_design()
+            self._grow(labels)
+        if declared is not None:
+            self._declared |= set(declared.tolist())
+        if len(batch.X):
+            self._learn(batch, announced)
+        self._labels = labels
+        count = np.zeros(len(labels.labels), int)
+        count[: len(self._rows_of_class)] += self._rows_of_class
+        self._rows_of_class = count + seen
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) the most probable label met, in the labels' own kind."""
+        classes, columns = self._classes()
+        return classes[np.argmax(self._scores(X)[:, columns], axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, classes) calibrated probabilities, in the order of `classes_`.
+
+        Scores are estimates of probabilities already; they are raised to a power that makes the
+        mean confidence of guesses their accuracy. Guesses are made on each batch before it is
+        learned (or by leave-one-out in `fit`), so that no rows are held out. They are made by
+        the readout in force while learning; after a change of `readout` the power is 1.
+        See `rvfl_jax.calibration`.
+        """
+        _, columns = self._classes()
+        met = self._rows_of_class[columns] > 0
+        z = self._scores(X)[:, columns[met]]
+        result = np.zeros((len(z), len(columns)))
+        result[:, met] = probabilities(z, self.inverse_temperature_, LINKS[self.readout])
+        return result
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """(n, classes) logarithms of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """(n, classes) scores of the ensemble; for two classes (n,) the log odds of the second.
+
+        For one sub-learner scores are D theta itself; for several see
+        `rvfl_jax.readouts.together`. The odds are those before they are raised to a power.
+        """
+        classes, columns = self._classes()
+        z = self._scores(X)[:, columns]
+        if len(classes) != 2:
+            return z
+        odds = linked(z, LINKS[self.readout], np)
+        return odds[:, 1] - odds[:, 0]
+
+    def predict_std(self, X: Any, *, noise: bool = True) -> np.ndarray:
+        """(n, classes) predictive standard deviation of the scores of "ridge".
+
+        Under the Gaussian model behind ridge regression a score has the variance
+        s_c^2 (1 + D eta_dagger D^T), with s_c^2 the mean squared error of class c's column on
+        all rows learned. The mean over sub-learners is given, which is at least the deviation
+        of their mean.
+
+        Args:
+            X: (n, s).
+            noise: whether the 1, the scatter of the targets themselves, counts.
+        """
+        known, columns = self._asked(), self._classes()[1]
+        design, numbers = self._same_design()
+        X = self._inputs(X, reset=False)
+        leverage = np.concatenate(
+            self._in_buckets(
+                X, lambda part: programs.leverages(design, known.state, part)[..., None]
+            ),
+            axis=1,
+        )
+        with precision_scope(self.precision):
+            errors = self._cache.get(
+                "errors",
+                lambda: np.asarray(
+                    programs.squared_errors(known.state, known.counts, numbers["ridge"])
+                ),
+            )
+        variance = errors / np.asarray(known.counts).sum()
+        std = np.sqrt(variance[:, None] * (leverage + float(noise))).mean(axis=0)
+        return std[:, columns]
+
+    def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Take rows out again, as if they had never been seen; the readout is exactly that.
+
+        Goes through the information form, at O(d^3). A class of which no row is left is no
+        longer met. Guesses that calibration rests on cannot be taken back.
+
+        Args:
+            X: (n, s) rows that were learned.
+            y: (n,) their labels.
+            sample_weight: the weights that they were learned with.
+
+        Raises:
+            ValueError: on rows of a class that has fewer, or if what would be left is not
+                positive definite; what was learned stays as it was.
+        """
+        check_is_fitted(self)
+        design, _ = self._same_design()
+        if not design.additive:
+            raise ValueError(
+                'unlearn: expected forgetting=1, cold_start="exact" and a constant k or'
+                " adaptive_k(reuse_k=True), for which the state is that of its rows"
+            )
+        batch, labels, seen = self._checked(X, y, sample_weight, self._labels, reset=False)
+        if len(labels.labels) > len(self._labels.labels):
+            self._labels.columns("y", _labels("y", y))
+        left = self._rows_of_class - seen
+        if (left < 0).any():
+            worst = int(np.argmin(left))
+            raise ValueError(
+                f"unlearn: expected at most {self._rows_of_class[worst]} rows of class"
+                f" {labels.labels[worst]!r}, got {seen[worst]}"
+            )
+        self._take_pending()
+        known = self._without(batch)
+        gone = np.zeros(len(known.counts), bool)
+        gone[: len(left)] = left == 0
+        counts = np.where(gone, 0.0, known.counts)
+        self._known = known._replace(counts=counts, guesses=_without_classes(known.guesses, gone))
+        self._rows_of_class = left
+        self.num_rows_seen_ -= len(batch.X)
+        self._cache.clear()
+        return self
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """(classes,) labels met or declared."""
+        check_is_fitted(self)
+        return self._classes()[0]
+
+    @property
+    def class_count_(self) -> np.ndarray:
+        """(classes,) weight of the rows learned of each class."""
+        return np.asarray(self._settled().counts)[self._classes()[1]]
+
+    @property
+    def inverse_temperature_(self) -> float:
+        """The power that `predict_proba` raises scores to."""
+        known = self._asked()
+        guesses, link = known.guesses, LINKS[self.readout]
+        if self._guessed_by != self.readout or guesses is None:
+            return 1.0
+        return self._cache.get("power", lambda: inverse_temperature(guesses, known.counts, link))
+
+    def _check_options(self) -> None:
+        one_of("readout", self.readout, READOUTS)
+        check_readout_options(self.class_balance, self.shrinkage)
+        weight = self.class_weight
+        if weight is not None and weight != "balanced" and not isinstance(weight, dict):
+            raise ValueError(f'class_weight: expected None, "balanced" or a dict, got {weight!r}')
+
+    def _options(self) -> dict[str, Any]:
+        return {"forgetting": float(self.forgetting), "shrinkage": float(self.shrinkage)}
+
+    def _readout_kind(self) -> str:
+        return self._guessed_by
+
+    def _start(self, labels: LabelMap, width: int) -> None:
+        capacity = classes_for(len(labels.labels))
+        guesses = no_guesses(capacity, LINKS[one_of("readout", self.readout, READOUTS)])
+        self._begin(width - bool(self.intercept), capacity, guesses=guesses)
+        self._guessed_by = self.readout
+        self._labels = labels
+        self._declared: set[Any] = set()
+        self._rows_of_class = np.zeros(len(labels.labels), int)
+
+    def _grow(self, labels: LabelMap) -> None:
+        capacity = classes_for(len(labels.labels))
+        state, counts, guesses = self._known
+        if capacity <= len(counts):
+            return
+        assert guesses is not None
+        counts = np.pad(np.asarray(counts), (0, capacity - len(counts)))
+        self._known = Knowledge(
+            grown_state(state, capacity), counts, grown_guesses(guesses, capacity)
+        )
+        self._cache.clear()
+
+    def _checked(
+        self, X: Any, y: Any, sample_weight: Any, labels: LabelMap, *, reset: bool
+    ) -> tuple[Batch, LabelMap, np.ndarray]:
+        """Rows of positive weight, the labels with theirs, and how many rows of each there are."""
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        self._design()
+        X = self._inputs(X, reset=reset)
+        y = _labels("y", y)
+        if len(X) != len(y):
+            raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
+        weight = _check_sample_weight(sample_weight, X, dtype=float, ensure_non_negative=True)
+        weight = weight * self._class_weights(y, reset)
+        used = weight > 0
+        X, y, weight = X[used], y[used], weight[used]
+        labels = labels.extended(y)
+        columns = labels.columns("y", y)
+        seen = np.bincount(columns, minlength=len(labels.labels))
+        return Batch(X, columns, weight), labels, seen
+
+    def _class_weights(self, y: np.ndarray, whole: bool) -> np.ndarray:
+        if self.class_weight is None:
+            return np.ones(len(y))
+        if self.class_weight == "balanced":
+            if not whole:
+                raise ValueError(
+                    'class_weight: expected None or a dict in partial_fit, got "balanced", which'
+                    " needs the counts of all rows; class_balance=1 does that at any time"
+                )
+            classes, place = np.unique(y, return_inverse=True)
+            return compute_class_weight("balanced", classes=classes, y=y)[place]
+        return np.array([float(self.class_weight.get(label, 1.0)) for label in y.tolist()])
+
+    def _leave_one_out(self, design: Design, batch: Batch) -> None:
+        guesses = self._known.guesses
+        for part in in_parts(batch, self._rows_at_once()):
+            rows, _ = self._rows(part, None, design)
+            guesses = programs.leave_one_out(
+                design, self._known, guesses, rows, float(self.class_balance)
+            )
+        self._known = self._known._replace(guesses=guesses)
+
+    def _merge_in(self, other: Self) -> None:
+        self._take_pending()
+        _, numbers = self._same_design()
+        theirs = other._settled()
+        names = as_array(list(other._labels.labels))
+        labels = self._labels.extended(names)
+        self._grow(labels)
+        # Columns beyond the labels hold zeros, and may go anywhere.
+        places = np.zeros(len(theirs.counts), np.int32)
+        places[: len(names)] = labels.columns("b", names)
+        state, counts, guesses = self._known
+        with precision_scope(self.precision):
+            state, sound = programs.merge(state, theirs.state, numbers["ridge"], places)
+        raise_unless(bool(sound), "merge: a factorisation failed")
+        assert guesses is not None
+        assert theirs.guesses is not None
+        into = [np.array(leaf) for leaf in (counts, *guesses)]
+        for mine, more in zip(into, (theirs.counts, *theirs.guesses), strict=True):
+            np.add.at(mine, places, np.asarray(more))
+        self._known = Knowledge(state, into[0], Guesses(*into[1:]))
+        rows = np.zeros(len(labels.labels), int)
+        rows[: len(self._rows_of_class)] = self._rows_of_class
+        rows[places[: len(names)]] += other._rows_of_class
+        self._labels, self._rows_of_class = labels, rows
+        self._declared |= other._declared
+        self.num_rows_seen_ += other.num_rows_seen_
+        self._cache.clear()
+
+    def _classes(self) -> tuple[np.ndarray, np.ndarray]:
+        check_is_fitted(self)
+        chosen = [
+            count > 0 or label in self._declared
+            for label, count in zip(self._labels.labels, self._rows_of_class, strict=True)
+        ]
+        return self._labels.sorted(np.array(chosen, bool))
+
+    def _asked(self) -> Knowledge:
+        check_is_fitted(self)
+        if not self._rows_of_class.any():
+            raise ValueError("predict: expected a class to have been met, got none so far")
+        return self._settled()
+
+    def _scores(self, X: Any) -> np.ndarray:
+        """(n, capacity) scores of the ensemble by column."""
+        known = self._asked()
+        self._check_options()
+        X = self._inputs(X, reset=False)
+        design, _ = self._same_design()
+        options = (float(self.class_balance), float(self.shrinkage), self.readout)
+
+        def compute() -> tuple[Readout, Any]:
+            with precision_scope(self.precision):
+                return programs.ask(known.state, known.counts, *options), np.asarray(
+                    known.counts
+                ) > 0
+
+        readout, seen = self._cache.get(options, compute)
+        parts = self._in_buckets(
+            X, lambda part: programs.answer(design, known.state.W, readout, seen, part)
+        )
+        return np.concatenate(parts)
+
+
+def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
+    """The classifier that has learned what `a` and `b` learned apart; both stay as they are.
+
+    It equals, exactly, one that learned all rows of both. Goes through the information form, at
+    O(d^3).
+
+    Raises:
+        ValueError: unless both have the same parameters and random weights (an integer
+            `random_state` sees to that), the same features, and are without forgetting.
+    """
+    for name, model in (("a", a), ("b", b)):
+        check_is_fitted(model)
+        if not model._began_with[0].additive:
+            raise ValueError(
+                f'{name}: expected forgetting=1, cold_start="exact" and a constant k or'
+                " adaptive_k(reuse_k=True), for which the state is that of its rows"
+            )
+    if a._began_with != b._began_with or a._guessed_by != b._guessed_by:
+        raise ValueError("b: expected the parameters of a, got others")
+    W_a, W_b = (np.asarray(model._known.state.W) for model in (a, b))
+    if W_a.shape != W_b.shape or not np.array_equal(W_a, W_b):
+        raise ValueError(
+            "b: expected the random weights of a, got others; give both one integer random_state"
+        )
+    names_a, names_b = (getattr(model, "feature_names_in_", None) for model in (a, b))
+    if names_a is not None and names_b is not None and list(names_a) != list(names_b):
+        raise ValueError(f"b: expected the features {list(names_a)}, got {list(names_b)}")
+    merged = deepcopy(a)
+    merged._merge_in(b)
+    return merged
+
+
+def _labels(name: str, y: Any) -> np.ndarray:
+    """Labels of any hashable kind, numbers among them integral."""
+    if hasattr(y, "to_numpy"):
+        y = y.to_numpy()
+    if not isinstance(y, np.ndarray | list | tuple):
+        y = np.asarray(y)
+    if isinstance(y, np.ndarray) and y.ndim == 2:
+        y = column_or_1d(y, warn=True)
+    if isinstance(y, np.ndarray) and y.dtype.kind == "b":
+        return y
+    if isinstance(y, np.ndarray) and y.dtype.kind == "f":
+        check_classification_targets(y)
+    return clean_labels(name, y, negative=True)
+
+
+def _without_classes(guesses: Guesses | None, gone: np.ndarray) -> Guesses:
+    assert guesses is not None
+    return Guesses(
+        *(
+            np.where(gone[:, None] if np.ndim(leaf) == 2 else gone, 0.0, np.asarray(leaf))
+            for leaf in guesses
+        )
+    )

@@ -1,0 +1,340 @@
+"""What the classifier and the regressor share: parameters, batches, the held batch, the state."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from rvfl_jax import programs
+from rvfl_jax.buckets import padded, rows_for
+from rvfl_jax.checks import NumericalError, one_of
+from rvfl_jax.exact import check_forgetting
+from rvfl_jax.linalg import precision_scope
+from rvfl_jax.programs import Design, Knowledge, Rows
+from rvfl_jax.readouts import READOUTS
+from rvfl_jax.strength import AdaptiveK, ConstantK, is_ridge, resolve_strength
+
+LOOKAHEADS = ("hold", "none")
+# Longer batches are learned in parts where that makes no difference, so that memory stays small.
+MOST_ROWS = 4096
+# Batches of a fit whose result depends on batches.
+FIT_ROWS = 256
+_PROGRAM_OPTIONS = (
+    "num_layers",
+    "num_nodes",
+    "activation",
+    "cold_start",
+    "solver",
+    "weight_init",
+    "ensemble",
+)
+REMEDY = 'a larger ridge, precision="double", or features on a smaller scale'
+
+
+class Cache:
+    """What follows from the learned state, computed when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._held: dict[Any, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_held": {}}
+
+    def get(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """The value of that key."""
+        if key not in self._held:
+            self._held[key] = compute()
+        return self._held[key]
+
+    def clear(self) -> None:
+        """Forget everything, since the state has moved on."""
+        self._held.clear()
+
+
+class Batch(NamedTuple):
+    """Rows as they came, checked: X (n, s), target (n,) or (n, m), weight (n,)."""
+
+    X: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray
+
+
+class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
+    """Parameters and the learning of batches; see `EdRVFLClassifier` and `EdRVFLRegressor`."""
+
+    _kind_of_target: str
+    _known: Knowledge
+
+    def _design(self) -> tuple[Design, dict[str, Any]]:
+        """Which programs run, and with what numbers; checks every parameter.
+
+        Raises:
+            ValueError: on a parameter out of range.
+        """
+        one_of("lookahead", self.lookahead, LOOKAHEADS)
+        forgetting = check_forgetting(self.forgetting)
+        strength = resolve_strength(self.k, self.num_layers)
+        numbers: dict[str, Any] = {
+            "ridge": np.asarray(self.ridge, float),
+            "weight_scale": np.asarray(self.weight_scale, float),
+        }
+        kind: Any = "none"
+        if isinstance(strength, AdaptiveK):
+            kind = (strength.estimator, strength.reuse_k)
+            numbers |= {
+                "kappa": np.asarray(strength.kappa, float),
+                "sigma": np.asarray(strength.sigma, float),
+            }
+        elif not is_ridge(strength):
+            assert isinstance(strength, ConstantK)
+            kind = "constant"
+            numbers |= {"k": np.asarray(strength.k, float)}
+        options = tuple((name, getattr(self, name)) for name in _PROGRAM_OPTIONS)
+        design = Design(options, kind, forgetting < 1.0, getattr(self, "n_features_in_", 0))
+        self._check_options()
+        # Checks every number, too.
+        design.learner(numbers)
+        return design, numbers
+
+    def _check_options(self) -> None:
+        """Raise ValueError on options of the subclass out of range."""
+
+    def _options(self) -> dict[str, Any]:
+        return {"forgetting": float(self.forgetting), "shrinkage": 0.0}
+
+    def _readout_kind(self) -> str:
+        return READOUTS[0]
+
+    def _begin(self, num_features: int, num_outputs: int, *, guesses: Any) -> None:
+        """A fresh state; everything learned before is gone."""
+        design, numbers = self._design()
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        with precision_scope(self.precision):
+            state = programs.begin(
+                design,
+                numbers,
+                np.int32(seed),
+                num_features=num_features + bool(self.intercept),
+                num_outputs=num_outputs,
+            )
+        self._began_with = (design, np.asarray(self.ridge, float).tolist())
+        self._known = Knowledge(state, np.zeros(num_outputs), guesses)
+        self._pending: Batch | None = None
+        self._cache = Cache()
+        self.num_rows_seen_ = 0
+
+    def _same_design(self) -> tuple[Design, dict[str, Any]]:
+        """The design that the state was begun with.
+
+        Raises:
+            ValueError: if parameters have changed since that shape what was learned.
+        """
+        design, numbers = self._design()
+        began = self._began_with
+        if (design, np.asarray(self.ridge, float).tolist()) != began:
+            raise ValueError(
+                "partial_fit: expected the parameters that learning began with,"
+                f" {began[0]} and ridge {began[1]}, got {design} and ridge {self.ridge}; fit anew"
+            )
+        return design, numbers
+
+    def _inputs(self, X: Any, *, reset: bool, **options: Any) -> np.ndarray:
+        """(n, s) finite numbers, with the names and the number of features checked."""
+        checked = validate_data(
+            self, X, reset=reset, dtype="numeric", accept_sparse=False, **options
+        )
+        return self._with_intercept(checked)
+
+    def _with_intercept(self, X: np.ndarray) -> np.ndarray:
+        if X.dtype.kind not in "fiub":
+            X = X.astype(float)
+        if not self.intercept:
+            return X
+        dtype = X.dtype if X.dtype.kind == "f" else float
+        return np.hstack([X.astype(dtype, copy=False), np.ones((len(X), 1), dtype)])
+
+    def _announced(self, X_next: Any) -> np.ndarray | None:
+        return None if X_next is None else self._inputs(X_next, reset=False)
+
+    def _learn(self, batch: Batch, X_next: np.ndarray | None) -> None:
+        """Learn a batch, or hold it back until the next one can be announced to it.
+
+        Raises:
+            NumericalError: if the batch could not be learned; what was known stays.
+        """
+        design, _ = self._same_design()
+        holds = self.lookahead == "hold" and design.strength != "none"
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._advance(pending, batch.X)
+        if holds and X_next is None:
+            self._pending = batch
+            self._cache.clear()
+        else:
+            self._advance(batch, X_next)
+        self.num_rows_seen_ += len(batch.X)
+
+    def _advance(self, batch: Batch, X_next: np.ndarray | None) -> None:
+        design, numbers = self._same_design()
+        parts = [batch]
+        if design.additive and design.strength == "none":
+            parts = [*in_parts(batch, MOST_ROWS)]
+        for part in parts:
+            self._cache.clear()
+            rows, announced = self._rows(part, X_next, design)
+            with precision_scope(self.precision):
+                self._known, healthy = programs.learn(
+                    design,
+                    numbers,
+                    self._known,
+                    rows,
+                    announced,
+                    self._options(),
+                    self._readout_kind(),
+                )
+                healthy = bool(healthy)
+            raise_unless(healthy, "partial_fit: a factorisation failed or a value overflowed")
+
+    def _fit_at_once(self, batch: Batch, finish: Callable[[Design, dict[str, Any]], None]) -> None:
+        """Add all rows up and decide once, where the result does not depend on batches."""
+        design, numbers = self._same_design()
+        with precision_scope(self.precision):
+            state = self._known.state
+            sums = (*programs.sums_now(state), self._known.counts)
+            for part in in_parts(batch, self._rows_at_once()):
+                rows, _ = self._rows(part, None, design)
+                sums = programs.add_rows(design, state.W, sums, rows, 1)
+            state, sound = programs.conclude(state, sums[0], sums[1], np.int32(1))
+            raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
+            self._known = self._known._replace(state=state, counts=sums[2])
+            finish(design, numbers)
+        self.num_rows_seen_ += len(batch.X)
+
+    def _fit_in_batches(self, batch: Batch) -> None:
+        """Learn rows in random order, batch by batch, each announced to the one before."""
+        design, _ = self._same_design()
+        order = np.arange(len(batch.X))
+        if not design.forgets:
+            order = check_random_state(self.random_state).permutation(order)
+        shuffled = Batch(batch.X[order], batch.target[order], batch.weight[order])
+        parts = [*in_parts(shuffled, FIT_ROWS)]
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            hold = self.lookahead == "hold" and following is not None
+            self._advance(part, following.X if hold and following is not None else None)
+        self.num_rows_seen_ += len(batch.X)
+
+    def _rows_at_once(self) -> int:
+        layers, _, width = np.shape(self._known.state.W)
+        fits = max(1, int(2**23 // (layers * (width + 1))))
+        return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
+
+    def _settled(self) -> Knowledge:
+        """What is known once the held batch is learned too, with nothing announced after it."""
+        if self._pending is None:
+            return self._known
+        return self._cache.get("settled", self._settle)
+
+    def _settle(self) -> Knowledge:
+        design, numbers = self._same_design()
+        assert self._pending is not None
+        rows, announced = self._rows(self._pending, None, design)
+        with precision_scope(self.precision):
+            known, healthy = programs.learn_aside(
+                design,
+                numbers,
+                self._known,
+                rows,
+                announced,
+                self._options(),
+                self._readout_kind(),
+            )
+            raise_unless(bool(healthy), "the batch held back: a factorisation failed")
+        return known
+
+    def _take_pending(self) -> None:
+        """Learn the held batch for good."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._advance(pending, None)
+
+    def _without(self, batch: Batch) -> Knowledge:
+        """What would be known had these rows never been seen."""
+        design, _ = self._same_design()
+        known = self._known
+        with precision_scope(self.precision):
+            sums = (*programs.sums_now(known.state), np.array(known.counts))
+            for part in in_parts(batch, self._rows_at_once()):
+                rows, _ = self._rows(part, None, design)
+                sums = programs.add_rows(design, known.state.W, sums, rows, -1)
+            state, sound = programs.conclude(known.state, sums[0], sums[1], np.int32(0))
+            if not bool(sound):
+                raise ValueError(
+                    "unlearn: expected rows that were learned, with the weights they had; what"
+                    " would be left is not positive definite"
+                )
+        return known._replace(state=state, counts=np.asarray(sums[2]))
+
+    def _rows(
+        self, batch: Batch, X_next: np.ndarray | None, design: Design
+    ) -> tuple[Rows, Rows | None]:
+        """The batch and the announced inputs, padded to one size, so that sizes do not multiply."""
+        longest = max(len(batch.X), 0 if X_next is None else len(X_next))
+        size = rows_for(longest)
+        X = self._sized(batch.X, size)
+        rows = Rows(X, padded(batch.weight, size), padded(batch.target, size))
+        if design.strength == "none":
+            return rows, None
+        if X_next is None:
+            return rows, Rows(np.zeros_like(X), np.zeros(size))
+        return rows, Rows(self._sized(X_next, size), padded(np.ones(len(X_next)), size))
+
+    def _sized(self, X: np.ndarray, size: int) -> np.ndarray:
+        """Padded, and of one dtype, so that programs do not multiply by that of the caller."""
+        return padded(X.astype(float if self.precision == "double" else np.float32), size)
+
+    def _in_buckets(self, X: np.ndarray, program: Callable[[np.ndarray], Any]) -> list[np.ndarray]:
+        """Results of a program on padded parts of X, without the padding."""
+        check_is_fitted(self)
+        results = []
+        most = self._rows_at_once()
+        with precision_scope(self.precision):
+            for start in range(0, len(X), most):
+                part = X[start : start + most]
+                result = np.asarray(program(self._sized(part, rows_for(len(part)))))
+                results.append(result[..., : len(part), :])
+        return results
+
+    def __getstate__(self) -> dict[str, Any]:
+        # JAX would read float64 arrays back as float32 where that is the global default.
+        state = dict(super().__getstate__())
+        if "_known" in state:
+            state["_known"] = jax.tree.map(_on_host, state["_known"])
+        return state
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether anything was learned."""
+        return hasattr(self, "_known")
+
+
+def _on_host(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf
+    return np.asarray(leaf)
+
+
+def raise_unless(healthy: bool, what: str) -> None:
+    """NumericalError with a remedy where something went wrong."""
+    if not healthy:
+        raise NumericalError(f"{what}. Remedy: {REMEDY}.")
+
+
+def in_parts(batch: Batch, most: int) -> Iterator[Batch]:
+    """The batch in pieces of at most so many rows."""
+    for start in range(0, len(batch.X), most):
+        here = slice(start, start + most)
+        yield Batch(batch.X[here], batch.target[here], batch.weight[here])

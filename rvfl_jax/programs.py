@@ -1,0 +1,284 @@
+"""What the estimators run, compiled once per design and bucket of rows and classes.
+
+Everything that only scales (lambda, k, kappa, sigma) is an argument and everything that shapes
+the program is in `Design`, so that a grid search over lambda and k shares its programs. The state
+is donated wherever a new one takes its place.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rvfl_jax.calibration import Guesses, tally
+from rvfl_jax.edrvfl import edrvfl
+from rvfl_jax.exact import batch_sums, forgotten_state, is_sound, merged_state, sums_of
+from rvfl_jax.learner import combiner
+from rvfl_jax.linalg import matmul
+from rvfl_jax.network import features, resolve_activation
+from rvfl_jax.postponed import from_sums
+from rvfl_jax.readouts import Readout, balance, readout_of, together
+from rvfl_jax.strength import AdaptiveK
+from rvfl_jax.types import Array, Learner
+
+LINKS = {"ridge": "log", "discriminant": "identity", "nearest_mean": "identity"}
+
+
+@dataclass(frozen=True)
+class Design:
+    """All that decides which program runs.
+
+    Attributes:
+        options: of `edrvfl`, but for `ridge` and `k`.
+        strength: "none" (k = 0), "constant", or (estimator, reuse_k) of `adaptive_k`.
+        forgets: whether what was learned fades.
+        num_inputs: features that count as inputs, without a constant column.
+    """
+
+    options: tuple[tuple[str, Any], ...]
+    strength: str | tuple[str, bool]
+    forgets: bool
+    num_inputs: int
+
+    @property
+    def activation(self) -> Any:
+        """The activation of the hidden nodes."""
+        return resolve_activation(dict(self.options)["activation"])
+
+    @property
+    def additive(self) -> bool:
+        """Whether the state after any rows is that of their sums, in whatever batches."""
+        adds = isinstance(self.strength, str) or self.strength[1]
+        return adds and not self.forgets and dict(self.options)["cold_start"] == "exact"
+
+    def learner(self, numbers: dict[str, Any]) -> Learner:
+        """The learner of this design."""
+        k: Any = numbers["k"] if self.strength == "constant" else 0.0
+        if not isinstance(self.strength, str):
+            estimator, reuse_k = self.strength
+            k = AdaptiveK(numbers["kappa"], numbers["sigma"], estimator, reuse_k)
+        return edrvfl(
+            **dict(self.options),
+            ridge=numbers["ridge"],
+            k=k,
+            weight_scale=numbers["weight_scale"],
+        )
+
+    @property
+    def combine(self) -> Any:
+        """The learner's ensemble, which no number decides."""
+        return combiner(dict(self.options)["ensemble"])
+
+
+class Knowledge(NamedTuple):
+    """What an estimator has learned: the learner's state, counts (m,) and guesses.
+
+    `counts` is the weight of the rows of each class, which fades where the state forgets;
+    `guesses` is None for a regressor.
+    """
+
+    state: Any
+    counts: Any
+    guesses: Guesses | None
+
+
+class Rows(NamedTuple):
+    """Padded rows on their way into a program: X (b, s), weight (b,), and what they are.
+
+    `target` is (b,) columns for a classifier, (b, m) numbers for a regressor, None for rows
+    that are announced.
+    """
+
+    X: Any
+    weight: Any
+    target: Any = None
+
+
+@partial(jax.jit, static_argnames=("design", "num_features", "num_outputs"))
+def begin(
+    design: Design, numbers: dict[str, Any], seed: Any, *, num_features: int, num_outputs: int
+) -> Any:
+    """The state before anything was learned."""
+    return design.learner(numbers).init(jax.random.key(seed), num_features, num_outputs)
+
+
+def _learn(
+    design: Design,
+    numbers: dict[str, Any],
+    knowledge: Knowledge,
+    rows: Rows,
+    announced: Rows | None,
+    options: dict[str, Any],
+    kind: str,
+) -> tuple[Knowledge, Array]:
+    """Guess a batch, learn it, and announce the next; tells whether all went well."""
+    learner = design.learner(numbers)
+    state, counts, guesses = knowledge
+    weight = jnp.asarray(rows.weight, state.W.dtype)
+    before = None
+    if guesses is not None and (kind != "ridge" or design.forgets):
+        before = _scores_before(learner, knowledge, rows, options, kind)
+    if design.forgets:
+        fading, kept = _fading(rows, weight, options["forgetting"], design.num_inputs)
+        state = jax.lax.cond(
+            kept < 1.0, lambda: forgotten_state(state, numbers["ridge"], kept), lambda: state
+        )
+        weight, counts = weight * fading, counts * kept
+    X_next, weight_next = (None, None) if announced is None else (announced.X, announced.weight)
+    state, info = learner.step(
+        state, rows.X, _targets(rows, state), X_next, weight_t=weight, weight_next=weight_next
+    )
+    healthy = jnp.all(info.healthy)
+    if guesses is not None:
+        if before is None:
+            before = info.guess_scores * balance(counts, 1.0)
+        z = together(before, knowledge.counts > 0, learner.combine)
+        experience = jnp.where(rows.weight > 0, knowledge.counts[rows.target], 0.0)
+        guesses = tally(
+            guesses,
+            z,
+            rows.target,
+            rows.weight * experience**2,
+            jnp.ones_like(experience),
+            LINKS[kind],
+        )
+        counts = counts.at[rows.target].add(weight)
+        # What was not learned was not met either.
+        guesses, counts = jax.tree.map(
+            lambda new, old: jnp.where(healthy, new, old), (guesses, counts), knowledge[:0:-1]
+        )
+    return Knowledge(state, counts, guesses), healthy
+
+
+_STATIC = ("design", "kind")
+learn = partial(jax.jit, static_argnames=_STATIC, donate_argnames=("knowledge",))(_learn)
+# To look at what would be known while the state lives on.
+learn_aside = partial(jax.jit, static_argnames=_STATIC)(_learn)
+
+
+def _targets(rows: Rows, state: Any) -> Array:
+    if jnp.ndim(rows.target) == 2:
+        return jnp.asarray(rows.target, state.theta.dtype)
+    return jax.nn.one_hot(rows.target, state.theta.shape[-1], dtype=state.theta.dtype)
+
+
+def _scores_before(
+    learner: Learner, knowledge: Knowledge, rows: Rows, options: dict[str, Any], kind: str
+) -> Array:
+    """(L, b, m) scores of a batch before it is learned, all classes taken alike."""
+    readout = readout_of(knowledge.state, knowledge.counts, kind, 1.0, options["shrinkage"])
+    scores = learner.scores(knowledge.state._replace(theta=readout.theta), rows.X)
+    return (scores + readout.bias[:, None]) * readout.scale
+
+
+def _fading(rows: Rows, weight: Array, forgetting: Any, width: int) -> tuple[Array, Array]:
+    """What each row of a batch is worth at its end, and what all that came before is.
+
+    A row whose inputs are all 0 tells nothing and lets nothing be forgotten.
+    """
+    X = jnp.asarray(rows.X)[:, :width]
+    tells = (weight > 0) & jnp.any(X != 0, axis=1)
+    later = jnp.sum(tells) - jnp.cumsum(tells)
+    rate = jnp.asarray(forgetting, weight.dtype)
+    return rate**later, rate ** jnp.sum(tells)
+
+
+@partial(jax.jit, static_argnames=("design", "sign"), donate_argnames=("sums",))
+def add_rows(
+    design: Design, W: Array, sums: tuple[Array, Array, Array], rows: Rows, sign: int
+) -> tuple[Array, Array, Array]:
+    """A, B and counts with a batch added or, for sign = -1, taken out."""
+    A, B, counts = sums
+    target = rows.target
+    Y = target
+    if jnp.ndim(target) == 1:
+        Y = jax.nn.one_hot(target, B.shape[-1], dtype=B.dtype)
+        counts = counts.at[target].add(sign * jnp.asarray(rows.weight, counts.dtype))
+    grams, moments = batch_sums(W, rows.X, Y, rows.weight, design.activation)
+    return A + sign * grams, B + sign * moments, counts
+
+
+sums_now = jax.jit(sums_of)
+
+
+@jax.jit
+def conclude(state: Any, A: Array, B: Array, batches: Array) -> tuple[Any, Array]:
+    """The state of these sums, `batches` further on, and whether it could be had."""
+    state = from_sums(state, A, B, state.num_learned + batches)
+    return state, is_sound(state)
+
+
+@jax.jit
+def merge(a: Any, b: Any, ridge: Any, columns: Array) -> tuple[Any, Array]:
+    """See `rvfl_jax.exact.merged_state`."""
+    state = merged_state(a, b, ridge, columns)
+    return state, is_sound(state)
+
+
+@partial(jax.jit, static_argnames=("design",), donate_argnames=("guesses",))
+def leave_one_out(
+    design: Design,
+    knowledge: Knowledge,
+    guesses: Guesses,
+    rows: Rows,
+    class_balance: Any,
+) -> Guesses:
+    """Each row guessed by the readout that learned all others, in closed form.
+
+    Leaving out weight v = min(w, 1) of a row gives (D theta - v h y) / (1 - v h), where
+    h = D eta_dagger D^T is the row's leverage.
+    """
+    state = knowledge.state
+    D = features(state.W, jnp.asarray(rows.X), design.activation)
+    weight = jnp.asarray(rows.weight, D.dtype)
+    h = jnp.sum(matmul(D, state.eta_dagger) * D, axis=-1)[..., None]
+    v = jnp.minimum(weight, 1.0)[:, None]
+    scores = (matmul(D, state.theta_ridge) - v * h * _targets(rows, state)) / (1.0 - v * h)
+    scores = scores * balance(knowledge.counts, class_balance)
+    seen = knowledge.counts > 0
+    z = together(scores, seen, design.combine)
+    # A class cannot be guessed without the only row that shows it.
+    others = knowledge.counts[rows.target] - v[:, 0] > 1e-9
+    return tally(guesses, z, rows.target, jnp.where(others, weight, 0.0), weight, "log")
+
+
+@partial(jax.jit, static_argnames=("kind",))
+def ask(state: Any, counts: Array, class_balance: Any, shrinkage: Any, kind: str) -> Readout:
+    """See `rvfl_jax.readouts.readout_of`."""
+    return readout_of(state, counts, kind, class_balance, shrinkage)
+
+
+@partial(jax.jit, static_argnames=("design",))
+def answer(design: Design, W: Array, readout: Readout, seen: Array, X: Array) -> Array:
+    """(n, m) scores of the ensemble."""
+    scores = matmul(features(W, jnp.asarray(X), design.activation), readout.theta)
+    scores = (scores + readout.bias[:, None]) * readout.scale
+    return together(scores, seen, design.combine)
+
+
+@partial(jax.jit, static_argnames=("design",))
+def sub_scores(design: Design, W: Array, theta: Array, X: Array) -> Array:
+    """(L, n, m) raw scores of every sub-learner."""
+    return matmul(features(W, jnp.asarray(X), design.activation), theta)
+
+
+@partial(jax.jit, static_argnames=("design",))
+def leverages(design: Design, state: Any, X: Array) -> Array:
+    """(L, n) D eta_dagger D^T of each row."""
+    D = features(state.W, jnp.asarray(X), design.activation)
+    return jnp.sum(matmul(D, state.eta_dagger) * D, axis=-1)
+
+
+@jax.jit
+def squared_errors(state: Any, squares: Array, ridge: Any) -> Array:
+    """(L, m) weighted sums of squared errors of the ridge readout on all that was learned.
+
+    With A theta = B:  ||Y||^2 - theta^T B - lambda ||theta||^2, for ||Y||^2 = `squares` (m,).
+    """
+    _, B = sums_of(state)
+    theta = state.theta_ridge
+    ridges = jnp.broadcast_to(jnp.asarray(ridge, theta.dtype), (len(theta),))[:, None]
+    fitted = jnp.sum(theta * B, axis=1) + ridges * jnp.sum(theta**2, axis=1)
+    return jnp.maximum(squares - fitted, 0.0)
