@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from rvfl_jax import programs
 from rvfl_jax.buckets import classes_for
@@ -20,7 +20,7 @@ from rvfl_jax.calibration import (
     probabilities,
 )
 from rvfl_jax.checks import one_of
-from rvfl_jax.estimator_base import Batch, EdRVFLBase, in_parts, raise_unless
+from rvfl_jax.estimator_base import Batch, EdRVFLBase, in_parts, raise_unless, row_weights
 from rvfl_jax.exact import grown_state
 from rvfl_jax.label_map import LabelMap, as_array
 from rvfl_jax.labels import clean_labels
@@ -374,7 +374,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         y = _labels("y", y)
         if len(X) != len(y):
             raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
-        weight = _check_sample_weight(sample_weight, X, dtype=float, ensure_non_negative=True)
+        weight = row_weights(sample_weight, len(X))
         weight = weight * self._class_weights(y, reset)
         used = weight > 0
         X, y, weight = X[used], y[used], weight[used]

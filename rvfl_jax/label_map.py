@@ -36,7 +36,7 @@ class LabelMap(NamedTuple):
             row = int(np.argmax(columns < 0))
             raise ValueError(
                 f"{name}: expected one of the {len(self.labels)} known classes,"
-                f" got {labels[row]!r} in row {row}"
+                f" got {labels.tolist()[row]!r} in row {row}"
             )
         return columns
 

@@ -176,3 +176,26 @@ def kl_divergence(expert: Array, learner: Array) -> Array:
         learner: (n, m) probabilities q of the learner.
     """
     return jnp.mean(jnp.sum(rel_entr(expert, learner), axis=-1))
+
+
+def expected_calibration_error(probabilities: Any, columns: Any, *, num_bins: int = 15) -> float:
+    """ECE: |confidence - accuracy| in bins of confidence, averaged by the rows in them.
+
+    Args:
+        probabilities: (n, m).
+        columns: (n,) true columns.
+        num_bins: of equal width.
+
+    Source: Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017.
+    """
+    probabilities, columns = np.asarray(probabilities, float), np.asarray(columns)
+    if probabilities.ndim != 2 or columns.shape != probabilities.shape[:1]:
+        raise ValueError(
+            f"columns: expected one true column for each row of {probabilities.shape},"
+            f" got shape {columns.shape}"
+        )
+    confidence = probabilities.max(axis=1)
+    hit = probabilities.argmax(axis=1) == columns
+    bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
+    gaps = np.bincount(bins, confidence - hit, num_bins)
+    return float(np.abs(gaps).sum() / len(columns))

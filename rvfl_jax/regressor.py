@@ -4,11 +4,11 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from rvfl_jax import programs
 from rvfl_jax.checks import one_of
-from rvfl_jax.estimator_base import Batch, EdRVFLBase
+from rvfl_jax.estimator_base import Batch, EdRVFLBase, row_weights
 from rvfl_jax.learner import ENSEMBLES
 
 
@@ -154,6 +154,6 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         y = check_array(y, ensure_2d=False, dtype=float, input_name="y")
         if len(X) != len(y):
             raise ValueError(f"y: expected {len(X)} targets, one a row of X, got {len(y)}")
-        weight = _check_sample_weight(sample_weight, X, dtype=float, ensure_non_negative=True)
+        weight = row_weights(sample_weight, len(X))
         used = weight > 0
         return Batch(X[used], y.reshape(len(y), -1)[used], weight[used]), y.ndim
