@@ -78,7 +78,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             ValueError: on a parameter out of range.
         """
         memo = self.__dict__.get("_memo", {})
-        values = [getattr(self, name) for name in _parameters_of(type(self))]
+        values = [getattr(self, name) for name in _parameters_of(type(self))]  # type: ignore[arg-type]
         values.append(getattr(self, "n_features_in_", 0))
         before = memo.get("values", ())
         same = len(before) == len(values)
