@@ -92,7 +92,10 @@ def tally(
     top = jax.lax.map(at, powers).T
     counts = weight > 0
     hit = (jnp.argmax(z, axis=-1) == columns) * weight
-    add = lambda into, values: into.at[columns].add(values)  # noqa: E731
+
+    def add(into: Any, values: Array) -> Array:
+        return jnp.asarray(into, z.dtype).at[columns].add(values)
+
     return Guesses(
         add(guesses.confidence, jnp.where(counts[:, None], weight[:, None] * top, 0.0)),
         add(guesses.hits, jnp.where(counts, hit, 0.0)),
