@@ -18,20 +18,21 @@ LABELS = {
 }
 BAD_LABELS = [0.5, float("nan"), None]
 DTYPES = [np.float64, np.float32, np.int32, np.uint8, bool]
-# One width, so that the programs are few; rows vary within two buckets.
-FEATURES, NODES, RIDGE = 3, 5, 0.7
+# Few widths, so that the programs are few; rows vary within two buckets.
+WIDTHS, NODES, RIDGE = [1, 3, 4], 5, 0.7
 
 
 @st.composite
 def batches(draw):
-    """A stream of batches, each with its rows, labels, weights and, at times, a fault."""
+    """A width, k, and batches with their rows, labels, weights and, at times, a fault."""
+    width, k = draw(st.sampled_from(WIDTHS)), draw(st.sampled_from([0.0, 1.0]))
     labels = LABELS[draw(st.sampled_from(sorted(LABELS)))]
     stream = []
     for _ in range(draw(st.integers(1, 3))):
         rows = draw(st.integers(1, 12))
         seed = draw(st.integers(0, 2**20))
         rng = np.random.default_rng(seed)
-        X = 2 * rng.standard_normal((rows, FEATURES))
+        X = 2 * rng.standard_normal((rows, width))
         dtype = draw(st.sampled_from(DTYPES))
         X = X.astype(dtype) if np.dtype(dtype).kind != "u" else np.abs(X).astype(dtype)
         y = [labels[c] for c in rng.integers(0, draw(st.integers(1, len(labels))), rows)]
@@ -40,14 +41,14 @@ def batches(draw):
         w = np.zeros(rows) if weight == "zeros" else w
         fault = draw(st.sampled_from(["none"] * 6 + ["nan", "label", "length", "width", "weight"]))
         stream.append((fault, *_spoilt(draw, fault, X, y, w)))
-    return draw(st.booleans()), stream
+    return width, k, draw(st.booleans()), stream
 
 
 def _spoilt(draw, fault, X, y, w):
     rows = len(X)
     if fault == "nan":
         X = X.astype(float)
-        place = draw(st.integers(0, rows - 1)), draw(st.integers(0, FEATURES - 1))
+        place = draw(st.integers(0, rows - 1)), draw(st.integers(0, X.shape[1] - 1))
         X[place] = draw(st.sampled_from([np.nan, np.inf, -np.inf]))
     if fault == "label":
         y = list(y)
@@ -55,7 +56,7 @@ def _spoilt(draw, fault, X, y, w):
     if fault == "length":
         y = list(y)[:-1] if draw(st.booleans()) else [*y, y[0]]
     if fault == "width":
-        X = X[:, :-1] if draw(st.booleans()) else np.hstack([X, X[:, :1]])
+        X = X[:, :-1] if draw(st.booleans()) and X.shape[1] > 1 else np.hstack([X, X[:, :1]])
     if fault == "weight":
         w = np.ones(rows)
         w[draw(st.integers(0, rows - 1))] = draw(st.sampled_from([-1.0, np.nan]))
@@ -88,9 +89,10 @@ def _dense(model, learned, X):
 )
 @given(batches())
 def test_right_answer_or_clear_error(case):
-    at_once, stream = case
-    model = EdRVFLClassifier(num_layers=1, num_nodes=NODES, ridge=RIDGE, random_state=0)
-    ask = np.random.default_rng(0).standard_normal((8, FEATURES))
+    width, k, at_once, stream = case
+    options = {"num_layers": 1, "num_nodes": NODES, "ridge": RIDGE, "k": k, "random_state": 0}
+    model = EdRVFLClassifier(**options)
+    ask = np.random.default_rng(0).standard_normal((8, width))
     learned = []
     for fault, X, y, w in stream:
         before = model.predict_proba(ask) if learned else None
@@ -119,7 +121,7 @@ def test_right_answer_or_clear_error(case):
     assert set(model.predict(ask).tolist()) <= set(expected)
     np.testing.assert_allclose(model.predict_proba(ask).sum(axis=1), 1)
     if at_once:
-        whole = EdRVFLClassifier(num_layers=1, num_nodes=NODES, ridge=RIDGE, random_state=0)
+        whole = EdRVFLClassifier(**options)
         Z, w = (np.concatenate([part[i] for part in learned]) for i in (0, 2))
         whole.fit(Z, [label for _, y, _ in learned for label in y], w)
         for label in expected:
