@@ -183,7 +183,9 @@ PEERS: dict[str, Callable[[Config, int, np.ndarray], Any]] = {
     "RidgeClassifier refitted": lambda config, seed, classes: Refitted(config, seed),
 }
 PROBLEMS = ("digits", "fashion-mnist", "plant margin")
-# river asks for a second a few rows; a thousand tell its accuracy to a point and a half.
+# One pass of one seed tells how slow these are.
+SLOW = ("river softmax", "RidgeClassifier refitted")
+# River takes long for few rows; a thousand tell its accuracy to a point and a half.
 RIVER_TEST_ROWS = 1_000
 
 
@@ -191,7 +193,7 @@ def beside_peers(config: Config, name: str, peer: str, seed: int) -> Record:
     """Accuracy at the end and the seconds of a first and of a second pass."""
     stream, X_test, columns = problem(config, name, seed)
     classes, seconds = np.arange(len(stream.classes)), []
-    for _ in range(1 if peer in ("river softmax", "RidgeClassifier refitted") else 2):
+    for _ in range(1 if peer in SLOW else 2):
         model = PEERS[peer](config, seed, classes)
         start = time.perf_counter()
         for X, y in batches_of(stream):
@@ -359,8 +361,7 @@ def measure(config: Config, file: ResultsFile) -> None:
                     once(label, by_readout, config, name, tail, seed)
             for name in PROBLEMS:
                 for peer in filter(installed, PEERS):
-                    # One seed tells how slow it is.
-                    if peer != "river softmax" or seed == 0:
+                    if peer not in SLOW or seed == 0:
                         label = f"peers | {name} | {peer} | seed {seed}"
                         once(label, beside_peers, config, name, peer, seed)
 

@@ -38,14 +38,24 @@ def test_example_runs_as_printed(tmp_path):
 
 
 @pytest.mark.slow
+def test_estimator_runs_as_printed(tmp_path):
+    *guesses, predicted, classes = printed_by(EXAMPLES[1], tmp_path).strip().splitlines()
+    assert (tmp_path / "digits.csv").is_file()
+    assert len(guesses) == 17
+    assert float(guesses[-1].split()[-1]) > 0.8
+    assert predicted.startswith("['inverted' 'inverted']")
+    assert classes == "[0 1 2 3 4 5 6 7 8 9]"
+
+
+@pytest.mark.slow
 def test_sweep_runs_as_printed(tmp_path):
-    assert printed_by(EXAMPLES[1], tmp_path).startswith("best of (3, 17, 3) {'ridge': ")
+    assert printed_by(EXAMPLES[2], tmp_path).startswith("best of (3, 17, 3) {'ridge': ")
 
 
 @pytest.mark.slow
 def test_encoder_runs_as_printed(tmp_path):
-    assert len(EXAMPLES) == 3
-    assert float(printed_by(EXAMPLES[2], tmp_path)) > 0.98
+    assert len(EXAMPLES) == 4
+    assert float(printed_by(EXAMPLES[3], tmp_path)) > 0.98
 
 
 def test_linked_files_exist():
