@@ -30,6 +30,7 @@ from rvfl_jax.types import Learner, Run, StepInfo, Stream
 
 if TYPE_CHECKING:
     from rvfl_jax.estimator import EdRVFLClassifier, merge
+    from rvfl_jax.model_file import load_model, save_model
     from rvfl_jax.regressor import EdRVFLRegressor
 
 __version__ = "0.1.0"
@@ -38,7 +39,9 @@ __version__ = "0.1.0"
 _DEFERRED = {
     "EdRVFLClassifier": "rvfl_jax.estimator",
     "EdRVFLRegressor": "rvfl_jax.regressor",
+    "load_model": "rvfl_jax.model_file",
     "merge": "rvfl_jax.estimator",
+    "save_model": "rvfl_jax.model_file",
 }
 
 
@@ -71,6 +74,7 @@ __all__ = [
     "fine_tuned_edrvfl",
     "generalised_cross_validation",
     "init_weights",
+    "load_model",
     "make_learner",
     "merge",
     "merge_states",
@@ -84,6 +88,7 @@ __all__ = [
     "prequential_losses",
     "random_points",
     "run_stream",
+    "save_model",
     "scan_stream",
     "separate_edrvfl",
     "sweep",

@@ -44,10 +44,10 @@ class Guesses(NamedTuple):
     rows: Any
 
 
-def no_guesses(num_classes: int, link: str) -> Guesses:
+def no_guesses(num_classes: int, link: str, dtype: Any = np.float64) -> Guesses:
     """Before anything was guessed."""
-    none = np.zeros(num_classes)
-    return Guesses(np.zeros((num_classes, len(POWERS[link]))), none, none, none)
+    none = np.zeros(num_classes, dtype)
+    return Guesses(np.zeros((num_classes, len(POWERS[link])), dtype), none, none, none)
 
 
 def grown_guesses(guesses: Guesses, num_classes: int) -> Guesses:

@@ -342,12 +342,15 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _start(self, labels: LabelMap, width: int) -> None:
         capacity = classes_for(len(labels.labels))
-        guesses = no_guesses(capacity, LINKS[one_of("readout", self.readout, READOUTS)])
+        self._guessed_by = one_of("readout", self.readout, READOUTS)
+        guesses = self._no_guesses(capacity)
         self._begin(width - bool(self.intercept), capacity, guesses=guesses)
-        self._guessed_by = self.readout
         self._labels = labels
         self._declared: set[Any] = set()
         self._rows_of_class = np.zeros(len(labels.labels), int)
+
+    def _no_guesses(self, capacity: int) -> Guesses:
+        return no_guesses(capacity, LINKS[self._guessed_by], self._dtype)
 
     def _grow(self, labels: LabelMap) -> None:
         capacity = classes_for(len(labels.labels))

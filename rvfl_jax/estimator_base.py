@@ -134,12 +134,20 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
                 num_features=num_features + bool(self.intercept),
                 num_outputs=num_outputs,
             )
-        self._began_with = (design, np.asarray(self.ridge, float).tolist())
-        self._known = Knowledge(state, np.zeros(num_outputs), guesses)
+        self._began_with = self._beginning()
+        self._known = Knowledge(state, np.zeros(num_outputs, self._dtype), guesses)
         self._pending: Batch | None = None
         self._cache = Cache()
         self._memo: dict[str, Any] = {}
         self.num_rows_seen_ = 0
+
+    @property
+    def _dtype(self) -> type[np.floating[Any]]:
+        return np.float64 if self.precision == "double" else np.float32
+
+    def _beginning(self) -> tuple[Design, Any]:
+        """What must not change while learning goes on."""
+        return self._design()[0], np.asarray(self.ridge, float).tolist()
 
     def _same_design(self) -> tuple[Design, dict[str, Any]]:
         """The design that the state was begun with.
@@ -149,7 +157,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """
         design, numbers = self._design()
         began = self._began_with
-        if (design, np.asarray(self.ridge, float).tolist()) != began:
+        if self._beginning() != began:
             raise ValueError(
                 "partial_fit: expected the parameters that learning began with,"
                 f" {began[0]} and ridge {began[1]}, got {design} and ridge {self.ridge}; fit anew"
@@ -309,7 +317,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _sized(self, X: np.ndarray, size: int) -> np.ndarray:
         """Padded, and of one dtype, so that programs do not multiply by that of the caller."""
-        return padded(X.astype(float if self.precision == "double" else np.float32), size)
+        return padded(X.astype(self._dtype), size)
 
     def _in_buckets(self, X: np.ndarray, program: Callable[[np.ndarray], Any]) -> list[np.ndarray]:
         """Results of a program on padded parts of X, without the padding."""

@@ -1,0 +1,143 @@
+"""Estimators on disk: `save_model` and `load_model`.
+
+What was learned goes into one checkpoint: weights (not only their seed), readouts, counts, guesses
+and the held batch, so that a restored model answers and goes on learning to the last bit.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rvfl_jax import programs
+from rvfl_jax.checkpoint import Checkpoint, load_checkpoint_file, restore, save_checkpoint
+from rvfl_jax.estimator import EdRVFLClassifier
+from rvfl_jax.estimator_base import Batch, Cache, EdRVFLBase
+from rvfl_jax.label_map import LabelMap
+from rvfl_jax.linalg import precision_scope
+from rvfl_jax.programs import Knowledge
+from rvfl_jax.regressor import EdRVFLRegressor
+from rvfl_jax.strength import AdaptiveK, adaptive_k
+
+FILE = "model.npz"
+KINDS = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
+_PLAIN = ("num_rows_seen_", "n_features_in_", "_guessed_by", "_one_output")
+
+
+def save_model(model: EdRVFLBase, folder: str | Path) -> None:
+    """Write a fitted estimator into a folder, which is made where it is missing.
+
+    Args:
+        model: `EdRVFLClassifier` or `EdRVFLRegressor`.
+        folder: gets `model.npz`; one that is there is replaced in one move.
+
+    Raises:
+        ValueError: if the model has learned nothing, or has parameters or labels that JSON cannot
+            hold, such as a function of your own as activation.
+        OSError: if the file cannot be written; what was there is untouched.
+    """
+    if not hasattr(model, "_known"):
+        raise ValueError("model: expected a fitted estimator, got one that has learned nothing")
+    described: dict[str, Any] = {
+        "kind": type(model).__name__,
+        "parameters": {name: _encoded(name, v) for name, v in model.get_params().items()},
+        "plain": {name: getattr(model, name) for name in _PLAIN if hasattr(model, name)},
+        "capacity": int(np.shape(model._known.state.theta)[-1]),
+    }
+    names = getattr(model, "feature_names_in_", None)
+    described["feature_names"] = None if names is None else [str(name) for name in names]
+    tree: dict[str, Any] = {"known": model._known, "pending": model._pending}
+    if isinstance(model, EdRVFLClassifier):
+        described["labels"] = [_encoded("label", label) for label in model._labels.labels]
+        described["declared"] = [_encoded("label", label) for label in model._declared]
+        tree["rows_of_class"] = model._rows_of_class
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(folder / FILE, tree, described)
+
+
+def load_model(folder: str | Path) -> Any:
+    """The estimator that `save_model` wrote.
+
+    Raises:
+        ValueError: if there is none, if the file is damaged, or if its arrays do not fit its
+            parameters; every difference is listed.
+    """
+    path = Path(folder) / FILE
+    checkpoint = load_checkpoint_file(path)
+    described = checkpoint.metadata["metadata"]
+    kind = KINDS.get(described.get("kind"))
+    if kind is None:
+        raise ValueError(f"{path}: expected a model, got {described.get('kind')!r}")
+    model = kind(**{name: _decoded(v) for name, v in described["parameters"].items()})
+    for name, value in described["plain"].items():
+        setattr(model, name, value)
+    if described["feature_names"] is not None:
+        model.feature_names_in_ = np.array(described["feature_names"], dtype=object)
+    tree = restore(checkpoint, _expected(model, described, checkpoint), what=str(path))
+    model._known, model._pending = tree["known"], tree["pending"]
+    model._cache, model._memo = Cache(), {}
+    if isinstance(model, EdRVFLClassifier):
+        model._labels = LabelMap(tuple(_decoded(label) for label in described["labels"]))
+        model._declared = {_decoded(label) for label in described["declared"]}
+        model._rows_of_class = tree["rows_of_class"]
+    model._began_with = model._beginning()
+    return model
+
+
+def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
+    """Shapes and dtypes that the parameters ask for."""
+    design, numbers = model._design()
+    capacity, width = described["capacity"], model.n_features_in_ + bool(model.intercept)
+    with precision_scope(model.precision):
+        state = jax.eval_shape(
+            lambda: programs.begin(
+                design, numbers, np.int32(0), num_features=width, num_outputs=capacity
+            )
+        )
+    counts = jax.ShapeDtypeStruct((capacity,), model._dtype)
+    expected: dict[str, Any] = {"known": Knowledge(state, counts, None), "pending": None}
+    if isinstance(model, EdRVFLClassifier):
+        guesses = model._no_guesses(capacity)
+        expected["known"] = Knowledge(state, counts, guesses)
+        expected["rows_of_class"] = np.zeros(len(described["labels"]), int)
+    # The held batch has as many rows as it came with.
+    held = [checkpoint.arrays.get(f"['pending'].{name}") for name in Batch._fields]
+    X, target, weight = held
+    if X is not None and target is not None and weight is not None:
+        expected["pending"] = Batch(X, target, weight)
+    return expected
+
+
+def _encoded(name: str, value: Any) -> Any:
+    """JSON that tells kinds apart which JSON mixes up."""
+    if isinstance(value, AdaptiveK):
+        parts = (value.kappa, value.sigma)
+        kappa, sigma = (np.asarray(part, float).tolist() for part in parts)
+        return {"adaptive_k": [kappa, sigma, value.estimator, value.reuse_k]}
+    if isinstance(value, tuple):
+        return {"tuple": [_encoded(name, part) for part in value]}
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _encoded(name, np.asarray(value).tolist())
+    if isinstance(value, list):
+        return [_encoded(name, part) for part in value]
+    if isinstance(value, dict):
+        pairs = [[_encoded(name, k), _encoded(name, v)] for k, v in value.items()]
+        return {"dict": pairs}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"{name}: expected numbers, strings or tuples to save, got {value!r}")
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    (kind, content), *_ = value.items()
+    if kind == "adaptive_k":
+        return adaptive_k(*content)
+    if kind == "tuple":
+        return tuple(_decoded(part) for part in content)
+    return {_decoded(k): _decoded(v) for k, v in content}
