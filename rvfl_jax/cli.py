@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -50,15 +50,32 @@ examples:
 """
 
 
+MODEL_EXAMPLES = """\
+examples:
+  rvfl-jax fit flowers.csv --label species --out flowers/
+  rvfl-jax partial-fit flowers/ more.csv
+      new rows, new classes among them
+  rvfl-jax predict flowers/ unseen.csv > predictions.csv
+  tail -n +1 unseen.csv | rvfl-jax predict flowers/ - --format jsonl
+      a CSV from standard input
+  rvfl-jax evaluate flowers/ held_out.csv
+  rvfl-jax inspect flowers/
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = build_parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
-    except ValueError as error:
-        print(f"rvfl-jax: {error}", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        if getattr(arguments, "debug", False):
+            raise
+        print(f"rvfl-jax: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except NumericalError as error:
+        if getattr(arguments, "debug", False):
+            raise
         print(f"rvfl-jax: {error}", file=sys.stderr)
         return 1
 
@@ -110,7 +127,81 @@ def build_parser() -> argparse.ArgumentParser:
     )
     embed.set_defaults(command=_embed)
     _add_embed_options(embed)
+    _add_model_commands(commands)
     return parser
+
+
+def _add_model_commands(commands: Any) -> None:
+    """fit, partial-fit, predict, evaluate and inspect."""
+    meanings = {
+        "fit": "learn a table and write a model",
+        "partial-fit": "go on learning with another table",
+        "predict": "print the label of every row of a table",
+        "evaluate": "print accuracy and calibration on a labelled table",
+        "inspect": "print what a model has learned",
+    }
+    for name, meaning in meanings.items():
+        parser = commands.add_parser(
+            name,
+            help=meaning,
+            description=f"{meaning[0].upper()}{meaning[1:]}. Tables are .csv with a header, .parquet,"
+            " .npz with X and y, or - for a CSV from standard input. Labels are text. Results go to"
+            " standard output, all else to standard error; bad input is one line and exit status 2.",
+            epilog=MODEL_EXAMPLES,
+            formatter_class=_Formatter,
+        )
+        parser.set_defaults(command=_model_command, name=name)
+        if name != "fit":
+            parser.add_argument("model", type=Path, help="folder that fit wrote")
+        if name != "inspect":
+            parser.add_argument("data", help="table, or - for standard input")
+            parser.add_argument("--batch-rows", type=int, default=1024, help="rows at once")
+        parser.add_argument("--debug", action="store_true", help="show where an error came from")
+        if name == "fit":
+            _add_fit_options(parser)
+        if name == "partial-fit":
+            parser.add_argument(
+                "--out",
+                type=Path,
+                metavar="DIR",
+                help="where to write (default: the model itself)",
+                default=argparse.SUPPRESS,
+            )
+        if name == "predict":
+            parser.add_argument("--format", choices=("csv", "jsonl"), default="csv", help=" ")
+            parser.add_argument(
+                "--probabilities", action="store_true", help="of every class, not of the best alone"
+            )
+
+
+def _add_fit_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--label", default="label", help="name of the label column")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder of the model",
+        default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--force", action="store_true", help="replace a model that is there")
+    parser.add_argument("--num-layers", type=int, default=2, metavar="L", help="sub-learners")
+    parser.add_argument("--num-nodes", type=int, default=256, metavar="N", help="nodes of each")
+    parser.add_argument("--ridge", type=float, default=1.0, help="lambda")
+    parser.add_argument("--k", type=float, default=0.0, help="forward strength")
+    parser.add_argument(
+        "--activation", default="relu", help="relu, leaky_relu, sigmoid, tanh or swish"
+    )
+    parser.add_argument(
+        "--class-balance", type=float, default=0.0, help="0.5 to 1 where rare classes matter"
+    )
+    parser.add_argument(
+        "--scale",
+        choices=("first", "none"),
+        default="first",
+        help="standardise features by the first --batch-rows rows, or leave them",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -342,6 +433,14 @@ def _sweep(arguments: argparse.Namespace) -> int:
         console.print(line, highlight=False)
     console.print(f"Wrote {arguments.out / 'sweep.json'} and {arguments.out / 'sweep.png'}.")
     return 0
+
+
+def _model_command(arguments: argparse.Namespace) -> int:
+    from rvfl_jax import model_commands
+
+    if arguments.name == "partial-fit":
+        arguments.out = getattr(arguments, "out", None)
+    return int(getattr(model_commands, arguments.name.replace("-", "_"))(arguments))
 
 
 def _embed(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ What was learned goes into one checkpoint: weights (not only their seed), readou
 and the held batch, so that a restored model answers and goes on learning to the last bit.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ KINDS = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
 _PLAIN = ("num_rows_seen_", "n_features_in_", "_guessed_by", "_one_output")
 
 
-def save_model(model: EdRVFLBase, folder: str | Path) -> None:
+def save_model(
+    model: EdRVFLBase, folder: str | Path, *, notes: Mapping[str, Any] | None = None
+) -> None:
     """Write a fitted estimator into a folder, which is made where it is missing.
 
     Args:
         model: `EdRVFLClassifier` or `EdRVFLRegressor`.
         folder: gets `model.npz`; one that is there is replaced in one move.
+        notes: what else to keep with it, as JSON; `notes_of` reads it.
 
     Raises:
         ValueError: if the model has learned nothing, or has parameters or labels that JSON cannot
@@ -44,6 +48,7 @@ def save_model(model: EdRVFLBase, folder: str | Path) -> None:
         "parameters": {name: _encoded(name, v) for name, v in model.get_params().items()},
         "plain": {name: getattr(model, name) for name in _PLAIN if hasattr(model, name)},
         "capacity": int(np.shape(model._known.state.theta)[-1]),
+        "notes": dict(notes or {}),
     }
     names = getattr(model, "feature_names_in_", None)
     described["feature_names"] = None if names is None else [str(name) for name in names]
@@ -84,6 +89,11 @@ def load_model(folder: str | Path) -> Any:
         model._rows_of_class = tree["rows_of_class"]
     model._began_with = model._beginning()
     return model
+
+
+def notes_of(folder: str | Path) -> dict[str, Any]:
+    """What `save_model` was given as `notes`."""
+    return load_checkpoint_file(Path(folder) / FILE).metadata["metadata"]["notes"]
 
 
 def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:

@@ -1,0 +1,209 @@
+"""`rvfl-jax fit`, `partial-fit`, `predict`, `evaluate` and `inspect`: models on your own tables.
+
+A model is a folder. Labels are text as it stands in the table. Features are standardised with the
+mean and deviation of the rows that came first, which are kept with the model. Nothing is written
+before all input has been read and found good.
+"""
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rvfl_jax.checks import positive_int
+from rvfl_jax.estimator import EdRVFLClassifier
+from rvfl_jax.metrics import expected_calibration_error
+from rvfl_jax.model_file import load_model, notes_of, save_model
+from rvfl_jax.tables import Part, read_parts
+
+BINS = 15
+
+
+class Table(NamedTuple):
+    """How a model reads tables.
+
+    Attributes:
+        label: name of the label column.
+        columns: names of the features.
+        mean, scale: (s,) what features are standardised with.
+    """
+
+    label: str
+    columns: list[str]
+    mean: list[float]
+    scale: list[float]
+
+    def inputs(self, part: Part) -> np.ndarray:
+        """(rows, s) standardised features."""
+        return (part.X - np.array(self.mean)) / np.array(self.scale)
+
+
+def fit(arguments: argparse.Namespace) -> int:
+    """Begin a model and learn a table."""
+    rows = positive_int("--batch-rows", arguments.batch_rows)
+    if (arguments.out / "model.npz").exists() and not arguments.force:
+        raise ValueError(f"{arguments.out}: expected no model there yet; --force replaces it")
+    model = EdRVFLClassifier(
+        arguments.num_layers,
+        arguments.num_nodes,
+        arguments.ridge,
+        arguments.k,
+        activation=arguments.activation,
+        class_balance=arguments.class_balance,
+        random_state=arguments.seed,
+    )
+    table = None
+    for part in read_parts(arguments.data, rows=rows, label=arguments.label, needs_label=True):
+        if table is None:
+            table = _table_of(part, arguments.label, arguments.scale)
+        _learn(model, table, part)
+    assert table is not None
+    return _saved(model, table, arguments.out)
+
+
+def partial_fit(arguments: argparse.Namespace) -> int:
+    """Go on learning; the model in the folder is replaced when all went well."""
+    model, table = _opened(arguments.model)
+    rows = positive_int("--batch-rows", arguments.batch_rows)
+    for part in _parts(arguments.data, table, rows, needs_label=True):
+        _learn(model, table, part)
+    return _saved(model, table, arguments.out or arguments.model)
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    """Print one prediction a row, as CSV or JSON lines."""
+    model, table = _opened(arguments.model)
+    rows = positive_int("--batch-rows", arguments.batch_rows)
+    out = io.StringIO()
+    classes = [str(label) for label in model.classes_]
+    write = _json_lines if arguments.format == "jsonl" else _csv_lines
+    header = True
+    for part in _parts(arguments.data, table, rows, needs_label=False):
+        proba = model.predict_proba(table.inputs(part))
+        write(out, classes, proba, arguments.probabilities, header)
+        header = False
+    sys.stdout.write(out.getvalue())
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Print accuracy and calibration on a labelled table that the model has not seen."""
+    model, table = _opened(arguments.model)
+    rows = positive_int("--batch-rows", arguments.batch_rows)
+    classes = [str(label) for label in model.classes_]
+    column_of = {label: c for c, label in enumerate(classes)}
+    probabilities, truth = [], []
+    for part in _parts(arguments.data, table, rows, needs_label=True):
+        assert part.labels is not None
+        unknown = next((label for label in part.labels if label not in column_of), None)
+        if unknown is not None:
+            raise ValueError(
+                f"{arguments.data}: expected one of the {len(classes)} classes learned,"
+                f" got {unknown!r}"
+            )
+        probabilities.append(model.predict_proba(table.inputs(part)))
+        truth += [column_of[label] for label in part.labels]
+    proba, columns = np.concatenate(probabilities), np.array(truth)
+    hit = proba.argmax(axis=1) == columns
+    by_class = {classes[c]: float(hit[columns == c].mean()) for c in np.unique(columns)}
+    found = {
+        "rows": len(columns),
+        "accuracy": float(hit.mean()),
+        "balanced_accuracy": float(np.mean(list(by_class.values()))),
+        "expected_calibration_error": expected_calibration_error(proba, columns, num_bins=BINS),
+        "accuracy_by_class": by_class,
+    }
+    print(json.dumps(found, indent=2, ensure_ascii=False))
+    return 0
+
+
+def inspect(arguments: argparse.Namespace) -> int:
+    """Print what a model is and what it has learned."""
+    model, table = _opened(arguments.model)
+    known = model._settled()
+    counts = zip(model.classes_, model.class_count_, strict=True)
+    found = {
+        "parameters": {name: repr(value) for name, value in model.get_params().items()},
+        "label": table.label,
+        "columns": table.columns,
+        "rows": model.num_rows_seen_,
+        "rows_of_class": {str(label): float(count) for label, count in counts},
+        "condition_at_most": _condition(model),
+        "forward_strength": np.asarray(known.state.k).tolist(),
+        "inverse_temperature": model.inverse_temperature_,
+    }
+    print(json.dumps(found, indent=2, ensure_ascii=False))
+    return 0
+
+
+def _condition(model: EdRVFLClassifier) -> list[float]:
+    """tr(A) / lambda of each sub-learner, an upper bound of the condition of A."""
+    trace = np.asarray(model._settled().state.ledger.trace)
+    return (trace / np.broadcast_to(np.asarray(model.ridge, float), trace.shape)).tolist()
+
+
+def _table_of(part: Part, label: str, scale: str) -> Table:
+    width = len(part.columns)
+    mean, deviation = np.zeros(width), np.ones(width)
+    if scale == "first":
+        mean, deviation = part.X.mean(axis=0), part.X.std(axis=0)
+        # A feature that stood still at first may move later.
+        deviation = np.where(deviation > 1e-12 * np.maximum(np.abs(mean), 1), deviation, 1.0)
+    return Table(label, list(part.columns), mean.tolist(), deviation.tolist())
+
+
+def _parts(data: str, table: Table, rows: int, *, needs_label: bool) -> Iterator[Part]:
+    return read_parts(
+        data, rows=rows, label=table.label, columns=table.columns, needs_label=needs_label
+    )
+
+
+def _learn(model: EdRVFLClassifier, table: Table, part: Part) -> None:
+    assert part.labels is not None
+    model.partial_fit(table.inputs(part), np.array(part.labels, dtype=object))
+
+
+def _saved(model: EdRVFLClassifier, table: Table, folder: Path) -> int:
+    save_model(model, folder, notes={"table": table._asdict()})
+    print(
+        f"Wrote {folder}: {model.num_rows_seen_} rows, {len(model.classes_)} classes.",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _opened(folder: Path) -> tuple[EdRVFLClassifier, Table]:
+    model, notes = load_model(folder), notes_of(folder)
+    if "table" not in notes:
+        raise ValueError(f"{folder}: expected a model that `rvfl-jax fit` made, got another")
+    return model, Table(**notes["table"])
+
+
+def _csv_lines(
+    out: io.StringIO, classes: list[str], proba: np.ndarray, everything: bool, header: bool
+) -> None:
+    writer = csv.writer(out, lineterminator="\n")
+    if header:
+        writer.writerow(["label", "probability", *(classes if everything else [])])
+    for row in proba:
+        best = int(row.argmax())
+        rest = [f"{p:.6g}" for p in row] if everything else []
+        writer.writerow([classes[best], f"{row[best]:.6g}", *rest])
+
+
+def _json_lines(
+    out: io.StringIO, classes: list[str], proba: np.ndarray, everything: bool, header: bool
+) -> None:
+    del header
+    for row in proba:
+        best = int(row.argmax())
+        line: dict[str, Any] = {"label": classes[best], "probability": round(float(row[best]), 6)}
+        if everything:
+            line["probabilities"] = dict(zip(classes, row.round(6).tolist(), strict=True))
+        out.write(json.dumps(line, ensure_ascii=False) + "\n")
