@@ -11,8 +11,10 @@ already, go through as they are. a is where the mean confidence of guesses equal
 
 The guesses cost no held-out rows: each batch is guessed before it is learned. Where classes come
 one after another such guesses meet young classes against grown ones, and are worse than the
-learned readout will be. Two corrections make them alike: each guess is scored as if every class
-had been met equally often, and counts as the square of the rows that its own class then had.
+learned readout will be. So each guess counts as the square of the rows that its class then had, and
+is scored twice: as the readout stands, and as if every class had been met equally often. Which
+of the two tells of the readout in the end depends on how even the counts have become: classes that
+came one by one end even, a long tail stays one.
 """
 
 from typing import Any, NamedTuple
@@ -28,12 +30,18 @@ FLOOR = 0.02
 POWERS = {"log": np.geomspace(0.25, 64.0, 25), "identity": np.geomspace(1e-3, 1e2, 26)}
 
 
+# Evenness of the counts below and above which one way of scoring holds alone.
+UNEVEN, EVEN = 0.7, 0.95
+# Guesses that it takes to believe a power half.
+FEW = 10.0
+
+
 class Guesses(NamedTuple):
-    """Sums over guesses, by true class.
+    """Sums over guesses, by true class and way of scoring: as it stands, and balanced.
 
     Attributes:
-        confidence: (m, G) weighted probability of the guessed class at each power.
-        hits: (m,) weight of the guesses that were right.
+        confidence: (2, m, G) weighted probability of the guessed class at each power.
+        hits: (2, m) weight of the guesses that were right.
         weight: (m,) of all guesses.
         rows: (m,) number of guesses.
     """
@@ -47,17 +55,33 @@ class Guesses(NamedTuple):
 def no_guesses(num_classes: int, link: str, dtype: Any = np.float64) -> Guesses:
     """Before anything was guessed."""
     none = np.zeros(num_classes, dtype)
-    return Guesses(np.zeros((num_classes, len(POWERS[link])), dtype), none, none, none)
+    confidence = np.zeros((2, num_classes, len(POWERS[link])), dtype)
+    return Guesses(confidence, np.zeros((2, num_classes), dtype), none, none)
 
 
 def grown_guesses(guesses: Guesses, num_classes: int) -> Guesses:
     """With room for so many classes."""
-    extra = num_classes - len(guesses.hits)
+    return placed_guesses(guesses, np.arange(len(guesses.rows)), num_classes)
+
+
+def placed_guesses(guesses: Guesses, places: np.ndarray, num_classes: int) -> Guesses:
+    """The sums of class c in place `places[c]` of so many; those without guesses may share one."""
+
+    def put(leaf: Any, axis: int) -> np.ndarray:
+        leaf = np.moveaxis(np.asarray(leaf), axis, 0)
+        whole = np.zeros((num_classes, *leaf.shape[1:]), leaf.dtype)
+        np.add.at(whole, places, leaf)
+        return np.moveaxis(whole, 0, axis)
+
+    return Guesses(*(put(leaf, axis) for leaf, axis in zip(guesses, (1, 1, 0, 0), strict=True)))
+
+
+def scaled_guesses(guesses: Guesses, factor: np.ndarray) -> Guesses:
+    """The same guesses with another weight by class; a weight of 0 forgets them."""
+    confidence, hits, weight, rows = (np.asarray(leaf) for leaf in guesses)
+    factor = factor.astype(weight.dtype)
     return Guesses(
-        *(
-            np.pad(np.asarray(leaf), [(0, extra)] + [(0, 0)] * (np.ndim(leaf) - 1))
-            for leaf in guesses
-        )
+        confidence * factor[:, None], hits * factor, weight * factor, rows * (factor > 0)
     )
 
 
@@ -76,7 +100,7 @@ def tally(
 
     Args:
         guesses: so far.
-        z: (n, m) scores of the ensemble; very small where a class was not met.
+        z: (2, n, m) scores of the ensemble, both ways; very small where a class was not met.
         columns: (n,) true classes.
         weight: (n,) of each guess; 0 for padding and classes not met before.
         number: (n,) rows that each stands for.
@@ -89,39 +113,47 @@ def tally(
     def at(power: Array) -> Array:
         return 1.0 / jnp.sum(jnp.exp(power * logits), axis=-1)
 
-    top = jax.lax.map(at, powers).T
+    top = jnp.moveaxis(jax.lax.map(at, powers), 0, -1)
     counts = weight > 0
-    hit = (jnp.argmax(z, axis=-1) == columns) * weight
-
-    def add(into: Any, values: Array) -> Array:
-        return jnp.asarray(into, z.dtype).at[columns].add(values)
-
+    hit = (jnp.argmax(z, axis=-1) == columns) & counts
+    confidence, hits, total, rows = (jnp.asarray(leaf, z.dtype) for leaf in guesses)
     return Guesses(
-        add(guesses.confidence, jnp.where(counts[:, None], weight[:, None] * top, 0.0)),
-        add(guesses.hits, jnp.where(counts, hit, 0.0)),
-        add(guesses.weight, weight),
-        add(guesses.rows, jnp.where(counts, number, 0.0)),
+        confidence.at[:, columns].add(jnp.where(counts[:, None], weight[:, None] * top, 0.0)),
+        hits.at[:, columns].add(jnp.where(hit, weight, 0.0)),
+        total.at[columns].add(weight),
+        rows.at[columns].add(jnp.where(counts, number, 0.0)),
     )
+
+
+def evenness(counts: Any) -> float:
+    """exp(entropy) of the counts by the number of classes met: 1 where all are alike."""
+    counts = np.asarray(counts, float)
+    share = counts[counts > 0] / counts.sum()
+    return float(np.exp(-np.sum(share * np.log(share))) / len(share))
 
 
 def inverse_temperature(guesses: Guesses, counts: Any, link: str) -> float:
     """The power a at which mean confidence equals accuracy, classes in their proportions.
 
-    One guess at chance level is added, so that a few lucky ones do not end in certainty; with
-    no guesses at all a is 1.
+    One guess at chance level is added, and few guesses are believed by half, so that lucky ones
+    do not end in certainty; without guesses a is 1.
     """
+    counts = np.asarray(counts, float)
     confidence, hits, weight, rows = (np.asarray(leaf, float) for leaf in guesses)
-    guessed = weight > 0
+    guessed = (weight > 0) & (counts > 0)
     if not guessed.any():
         return 1.0
-    share = np.asarray(counts, float)[guessed]
-    share = share / share.sum() if share.sum() > 0 else np.full(len(share), 1 / len(share))
-    mean = share @ (confidence[guessed] / weight[guessed, None])
-    accuracy = share @ (hits[guessed] / weight[guessed])
-    number = rows.sum()
-    accuracy = (accuracy * number + 1 / guessed.sum()) / (number + 1)
-    # Rounding may break the order of neighbours where the curve is flat.
-    return float(np.exp(np.interp(accuracy, np.maximum.accumulate(mean), np.log(POWERS[link]))))
+    share = counts[guessed] / counts[guessed].sum()
+    number = rows[guessed].sum()
+    logs = []
+    for way in range(2):
+        mean = share @ (confidence[way, guessed] / weight[guessed, None])
+        accuracy = share @ (hits[way, guessed] / weight[guessed])
+        accuracy = (accuracy * number + 1 / (counts > 0).sum()) / (number + 1)
+        # Rounding may break the order of neighbours where the curve is flat.
+        logs.append(np.interp(accuracy, np.maximum.accumulate(mean), np.log(POWERS[link])))
+    even = np.clip((evenness(counts) - UNEVEN) / (EVEN - UNEVEN), 0.0, 1.0)
+    return float(np.exp((logs[0] + even * (logs[1] - logs[0])) * number / (number + FEW)))
 
 
 def probabilities(z: np.ndarray, power: float, link: str) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Errors of the caller, found on the host and named before anything is compiled."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import chex
@@ -94,3 +94,12 @@ def finite(name: str, X: np.ndarray) -> None:
 def is_number(value: Any) -> bool:
     """Whether `value` is a real, finite Python or NumPy number."""
     return isinstance(value, int | float | np.number) and math.isfinite(value)
+
+
+def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
+    """What differs between two descriptions of the same names, in words."""
+    return [
+        f"{name}: expected {value!r}, got {got[name]!r}"
+        for name, value in expected.items()
+        if value != got[name]
+    ]

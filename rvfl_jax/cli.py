@@ -144,9 +144,10 @@ def _add_model_commands(commands: Any) -> None:
         parser = commands.add_parser(
             name,
             help=meaning,
-            description=f"{meaning[0].upper()}{meaning[1:]}. Tables are .csv with a header, .parquet,"
-            " .npz with X and y, or - for a CSV from standard input. Labels are text. Results go to"
-            " standard output, all else to standard error; bad input is one line and exit status 2.",
+            description=f"{meaning[0].upper()}{meaning[1:]}. Tables are .csv with a header,"
+            " .parquet, .npz with X and y, or - for a CSV from standard input. Labels are text."
+            " Results go to standard output, all else to standard error; bad input is one line"
+            " and exit status 2.",
             epilog=MODEL_EXAMPLES,
             formatter_class=_Formatter,
         )

@@ -1,11 +1,11 @@
 """The learners as a scikit-learn classifier, for people with data in batches and new classes."""
 
+from collections.abc import Set
 from copy import deepcopy
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -17,9 +17,11 @@ from rvfl_jax.calibration import (
     inverse_temperature,
     linked,
     no_guesses,
+    placed_guesses,
     probabilities,
+    scaled_guesses,
 )
-from rvfl_jax.checks import one_of
+from rvfl_jax.checks import differences, one_of
 from rvfl_jax.estimator_base import Batch, EdRVFLBase, in_parts, raise_unless, row_weights
 from rvfl_jax.exact import grown_state
 from rvfl_jax.label_map import LabelMap, as_array
@@ -27,6 +29,8 @@ from rvfl_jax.labels import clean_labels
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.programs import LINKS, Design, Knowledge
 from rvfl_jax.readouts import READOUTS, Readout, check_readout_options
+
+LARGEST_ODDS = 1e6
 
 
 class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
@@ -59,7 +63,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             takes n_c^(1 - a) as its prior. 0.5 to 1 where rare classes matter as much as others.
         shrinkage: 0 to 1, of the covariance of "discriminant".
         class_weight: None, a dict of label to weight (1 where missing), or for `fit`
-            "balanced", n / (classes n_c).
+            "balanced", n / (classes n_c), which later calls then keep to.
         forgetting: what a row is worth after one more row was learned, 1 for ever. Below 1 each
             step takes O(d^3); lambda I is never forgotten, so that eta_dagger stays bounded,
             and rows whose inputs are all 0 let nothing be forgotten.
@@ -143,12 +147,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             ValueError: on unusable input.
             NumericalError: if a factorisation failed.
         """
-        batch, labels, seen = self._checked(X, y, sample_weight, LabelMap(), reset=True)
+        batch, labels, seen = self._checked(X, y, sample_weight, LabelMap(), reset=True, whole=True)
         self._start(labels, batch.X.shape[1])
         self._rows_of_class = seen
-        if not len(batch.X):
-            raise ValueError("sample_weight: expected a row of positive weight, got none")
-        if self._began_with[0].additive and self.readout == "ridge":
+        if self._design()[0].additive and self.readout == "ridge":
             self._fit_at_once(batch, lambda design, _: self._leave_one_out(design, batch))
         else:
             self._fit_in_batches(batch)
@@ -176,18 +178,19 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         declared = None if classes is None else _labels("classes", classes)
         if declared is not None:
             labels = labels.extended(declared)
-        batch, labels, seen = self._checked(X, y, sample_weight, labels, reset=fresh)
-        announced = self._announced(X_next)
+        with self._features_kept():
+            batch, labels, seen = self._checked(X, y, sample_weight, labels, reset=fresh)
+            announced = self._announced(X_next)
         if fresh:
             self._start(labels, batch.X.shape[1])
         else:
             self._same_design()
             self._grow(labels)
-        if declared is not None:
-            self._declared |= set(declared.tolist())
         if len(batch.X):
             self._learn(batch, announced)
         self._labels = labels
+        if declared is not None:
+            self._declared |= set(declared.tolist())
         count = np.zeros(len(labels.labels), int)
         count[: len(self._rows_of_class)] += self._rows_of_class
         self._rows_of_class = count + seen
@@ -204,7 +207,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         Scores are estimates of probabilities already; they are raised to a power that makes the
         mean confidence of guesses their accuracy. Guesses are made on each batch before it is
         learned (or by leave-one-out in `fit`), so that no rows are held out. They are made by
-        the readout in force while learning; after a change of `readout` the power is 1.
+        the readout in force while learning; after a change of `readout` the power is 1, and
+        after one of `class_balance` that of the scores before.
         See `rvfl_jax.calibration`.
         """
         _, columns = self._classes()
@@ -229,40 +233,54 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         z = self._scores(X)[:, columns]
         if len(classes) != 2:
             return z
-        odds = linked(z, LINKS[self.readout], np)
-        return odds[:, 1] - odds[:, 0]
+        # A class declared and never met has the lowest score there is.
+        odds = linked(np.maximum(z, -LARGEST_ODDS), LINKS[self.readout], np)
+        return np.clip(odds[:, 1] - odds[:, 0], -LARGEST_ODDS, LARGEST_ODDS)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of rows whose label is predicted; labels of any hashable kind."""
+        predicted, given = self.predict(X).tolist(), _labels("y", y).tolist()
+        if len(given) != len(predicted):
+            raise ValueError(f"y: expected {len(predicted)} labels, got {len(given)}")
+        hit = [guess == label for guess, label in zip(predicted, given, strict=True)]
+        return float(np.average(hit, weights=row_weights(sample_weight, len(hit))))
 
     def predict_std(self, X: Any, *, noise: bool = True) -> np.ndarray:
         """(n, classes) predictive standard deviation of the scores of "ridge".
 
         Under the Gaussian model behind ridge regression a score has the variance
-        s_c^2 (1 + D eta_dagger D^T), with s_c^2 the mean squared error of class c's column on
-        all rows learned. The mean over sub-learners is given, which is at least the deviation
-        of their mean.
+        s_c^2 (1 + D eta_dagger D^T), with s_c^2 the squared errors of class c's column on all rows
+        learned, by the rows less the degrees of freedom used, n - d + lambda tr(eta_dagger). The
+        mean over sub-learners is given, which is at least the deviation of their mean.
 
         Args:
             X: (n, s).
             noise: whether the 1, the scatter of the targets themselves, counts.
+
+        Returns:
+            NaN for classes declared and never met, and where the rows learned are too few to
+            tell an error.
         """
         known, columns = self._asked(), self._classes()[1]
         design, numbers = self._same_design()
         X = self._inputs(X, reset=False)
-        leverage = np.concatenate(
-            self._in_buckets(
-                X, lambda part: programs.leverages(design, known.state, part)[..., None]
-            ),
-            axis=1,
+        parts = self._in_buckets(
+            X, lambda part: programs.leverages(design, known.state, part)[..., None]
         )
-        with precision_scope(self.precision):
-            errors = self._cache.get(
-                "errors",
-                lambda: np.asarray(
-                    programs.squared_errors(known.state, known.counts, numbers["ridge"])
-                ),
-            )
-        variance = errors / np.asarray(known.counts).sum()
+        leverage = np.concatenate(parts, axis=1)
+        variance = self._cache.get("variance", lambda: self._variance(known, numbers["ridge"]))
         std = np.sqrt(variance[:, None] * (leverage + float(noise))).mean(axis=0)
         return std[:, columns]
+
+    def _variance(self, known: Knowledge, ridge: Any) -> np.ndarray:
+        """(L, m) s_c^2."""
+        counts = np.asarray(known.counts)
+        with precision_scope(self.precision):
+            found = programs.squared_errors(known.state, known.counts, ridge)
+        errors, used = (np.asarray(values) for values in found)
+        left = counts.sum() - used[:, None]
+        told = (counts > 0) & (left > 1e-3) & (errors > 0)
+        return np.where(told, errors / np.where(told, left, 1.0), np.nan)
 
     def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Take rows out again, as if they had never been seen; the readout is exactly that.
@@ -276,8 +294,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             sample_weight: the weights that they were learned with.
 
         Raises:
-            ValueError: on rows of a class that has fewer, or if what would be left is not
-                positive definite; what was learned stays as it was.
+            ValueError: on rows of a class that has fewer, or if what would be left is no sum of
+                rows (not positive definite, or with negative squared errors); what was learned
+                stays as it was. A few strangers among many nodes may pass unnoticed: nothing
+                kept tells rows that were learned from rows that might have been.
         """
         check_is_fitted(self)
         design, _ = self._same_design()
@@ -298,10 +318,20 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             )
         self._take_pending()
         known = self._without(batch)
+        with precision_scope(self.precision):
+            errors, _ = programs.squared_errors(known.state, known.counts, self.ridge)
+        slack = 1e-6 * (1.0 + np.asarray(self._known.counts))
+        if (np.asarray(errors) < -slack).any():
+            raise ValueError(
+                "unlearn: expected rows that were learned, with the labels they had; what would be"
+                " left has negative squared errors"
+            )
         gone = np.zeros(len(known.counts), bool)
         gone[: len(left)] = left == 0
-        counts = np.where(gone, 0.0, known.counts)
-        self._known = known._replace(counts=counts, guesses=_without_classes(known.guesses, gone))
+        counts = np.where(gone, 0.0, np.asarray(known.counts))
+        assert known.guesses is not None
+        guesses = scaled_guesses(known.guesses, np.where(gone, 0.0, 1.0))
+        self._known = known._replace(counts=counts, guesses=guesses)
         self._rows_of_class = left
         self.num_rows_seen_ -= len(batch.X)
         self._cache.clear()
@@ -327,6 +357,12 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             return 1.0
         return self._cache.get("power", lambda: inverse_temperature(guesses, known.counts, link))
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if "_declared" in state:
+            state["_declared"] = set(state["_declared"])
+        return state
+
     def _check_options(self) -> None:
         one_of("readout", self.readout, READOUTS)
         check_readout_options(self.class_balance, self.shrinkage)
@@ -335,7 +371,11 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             raise ValueError(f'class_weight: expected None, "balanced" or a dict, got {weight!r}')
 
     def _options(self) -> dict[str, Any]:
-        return {"forgetting": float(self.forgetting), "shrinkage": float(self.shrinkage)}
+        return {
+            "forgetting": float(self.forgetting),
+            "shrinkage": float(self.shrinkage),
+            "class_balance": float(self.class_balance),
+        }
 
     def _readout_kind(self) -> str:
         return self._guessed_by
@@ -365,7 +405,14 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self._cache.clear()
 
     def _checked(
-        self, X: Any, y: Any, sample_weight: Any, labels: LabelMap, *, reset: bool
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        labels: LabelMap,
+        *,
+        reset: bool,
+        whole: bool = False,
     ) -> tuple[Batch, LabelMap, np.ndarray]:
         """Rows of positive weight, the labels with theirs, and how many rows of each there are."""
         if y is None:
@@ -373,31 +420,39 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
         self._design()
-        X = self._inputs(X, reset=reset)
-        y = _labels("y", y)
-        if len(X) != len(y):
-            raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
-        weight = row_weights(sample_weight, len(X))
-        weight = weight * self._class_weights(y, reset)
-        used = weight > 0
-        X, y, weight = X[used], y[used], weight[used]
-        labels = labels.extended(y)
-        columns = labels.columns("y", y)
+        with self._features_kept():
+            X = self._inputs(X, reset=reset)
+            y = _labels("y", y)
+            if len(X) != len(y):
+                raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
+            weight = row_weights(sample_weight, len(X)) * self._class_weights(y, whole)
+            used = weight > 0
+            X, y, weight = X[used], y[used], weight[used]
+            if whole and not len(X):
+                raise ValueError("sample_weight: expected a row of weight above zero, got none")
+            labels = labels.extended(y)
+            columns = labels.columns("y", y)
         seen = np.bincount(columns, minlength=len(labels.labels))
         return Batch(X, columns, weight), labels, seen
 
     def _class_weights(self, y: np.ndarray, whole: bool) -> np.ndarray:
-        if self.class_weight is None:
+        """(rows,) weight of each row's class."""
+        weights = self.class_weight
+        if weights is None:
             return np.ones(len(y))
-        if self.class_weight == "balanced":
-            if not whole:
+        if weights == "balanced":
+            if whole:
+                labels = LabelMap().extended(y)
+                counts = np.bincount(labels.columns("y", y))
+                shares = len(y) / (len(counts) * counts)
+                self._balanced = dict(zip(labels.labels, shares.tolist(), strict=True))
+            elif not hasattr(self, "_balanced"):
                 raise ValueError(
-                    'class_weight: expected None or a dict in partial_fit, got "balanced", which'
-                    " needs the counts of all rows; class_balance=1 does that at any time"
+                    'class_weight: expected None or a dict, got "balanced", which needs the counts'
+                    " of all rows in one `fit`; class_balance=1 does without"
                 )
-            classes, place = np.unique(y, return_inverse=True)
-            return compute_class_weight("balanced", classes=classes, y=y)[place]
-        return np.array([float(self.class_weight.get(label, 1.0)) for label in y.tolist()])
+            weights = self._balanced
+        return row_weights([weights.get(label, 1.0) for label in y.tolist()], len(y))
 
     def _leave_one_out(self, design: Design, batch: Batch) -> None:
         guesses = self._known.guesses
@@ -424,10 +479,14 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         raise_unless(bool(sound), "merge: a factorisation failed")
         assert guesses is not None
         assert theirs.guesses is not None
-        into = [np.array(leaf) for leaf in (counts, *guesses)]
-        for mine, more in zip(into, (theirs.counts, *theirs.guesses), strict=True):
-            np.add.at(mine, places, np.asarray(more))
-        self._known = Knowledge(state, into[0], Guesses(*into[1:]))
+        counts = np.array(counts)
+        np.add.at(counts, places, np.asarray(theirs.counts))
+        placed = placed_guesses(theirs.guesses, places, len(counts))
+        # A guess counts as the square of its class's rows; those of both are known now.
+        both = [scaled_guesses(each, _evened(each, counts)) for each in (guesses, placed)]
+        self._known = Knowledge(
+            state, counts, Guesses(*(a + b for a, b in zip(*both, strict=True)))
+        )
         rows = np.zeros(len(labels.labels), int)
         rows[: len(self._rows_of_class)] = self._rows_of_class
         rows[places[: len(names)]] += other._rows_of_class
@@ -482,14 +541,19 @@ def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
             `random_state` sees to that), the same features, and are without forgetting.
     """
     for name, model in (("a", a), ("b", b)):
+        if not isinstance(model, EdRVFLClassifier):
+            raise ValueError(f"{name}: expected an EdRVFLClassifier, got {type(model).__name__}")
         check_is_fitted(model)
-        if not model._began_with[0].additive:
+        if not model._same_design()[0].additive:
             raise ValueError(
                 f'{name}: expected forgetting=1, cold_start="exact" and a constant k or'
                 " adaptive_k(reuse_k=True), for which the state is that of its rows"
             )
-    if a._began_with != b._began_with or a._guessed_by != b._guessed_by:
-        raise ValueError("b: expected the parameters of a, got others")
+    changed = differences(
+        a._began_with | {"readout": a._guessed_by}, b._began_with | {"readout": b._guessed_by}
+    )
+    if changed:
+        raise ValueError(f"b: expected the parameters of a; {'; '.join(changed)}")
     W_a, W_b = (np.asarray(model._known.state.W) for model in (a, b))
     if W_a.shape != W_b.shape or not np.array_equal(W_a, W_b):
         raise ValueError(
@@ -503,12 +567,18 @@ def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
     return merged
 
 
+def _evened(guesses: Guesses, counts: np.ndarray) -> np.ndarray:
+    """Factors that make guesses of each class weigh alike, whatever was known when they came."""
+    weight, rows = np.asarray(guesses.weight), np.asarray(guesses.rows)
+    return np.divide(rows * counts**2, weight, out=np.zeros_like(counts), where=weight > 0)
+
+
 def _labels(name: str, y: Any) -> np.ndarray:
     """Labels of any hashable kind, numbers among them integral."""
     if hasattr(y, "to_numpy"):
         y = y.to_numpy()
     if not isinstance(y, np.ndarray | list | tuple):
-        y = np.asarray(y)
+        y = list(y) if isinstance(y, Set) else np.asarray(y)
     if isinstance(y, np.ndarray) and y.ndim == 2:
         y = column_or_1d(y, warn=True)
     if isinstance(y, np.ndarray) and y.dtype.kind == "b":
@@ -516,13 +586,3 @@ def _labels(name: str, y: Any) -> np.ndarray:
     if isinstance(y, np.ndarray) and y.dtype.kind == "f":
         check_classification_targets(y)
     return clean_labels(name, y, negative=True)
-
-
-def _without_classes(guesses: Guesses | None, gone: np.ndarray) -> Guesses:
-    assert guesses is not None
-    return Guesses(
-        *(
-            np.where(gone[:, None] if np.ndim(leaf) == 2 else gone, 0.0, np.asarray(leaf))
-            for leaf in guesses
-        )
-    )

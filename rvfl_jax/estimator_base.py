@@ -1,6 +1,7 @@
 """What the classifier and the regressor share: parameters, batches, the held batch, the state."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rvfl_jax import programs
 from rvfl_jax.buckets import padded, rows_for
-from rvfl_jax.checks import NumericalError, one_of
+from rvfl_jax.checks import NumericalError, differences, one_of
 from rvfl_jax.exact import check_forgetting
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.programs import Design, Knowledge, Rows
@@ -42,9 +43,6 @@ class Cache:
 
     def __init__(self) -> None:
         self._held: dict[Any, Any] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_held": {}}
 
     def get(self, key: Any, compute: Callable[[], Any]) -> Any:
         """The value of that key."""
@@ -117,7 +115,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """Raise ValueError on options of the subclass out of range."""
 
     def _options(self) -> dict[str, Any]:
-        return {"forgetting": float(self.forgetting), "shrinkage": 0.0}
+        return {"forgetting": float(self.forgetting)}
 
     def _readout_kind(self) -> str:
         return READOUTS[0]
@@ -145,9 +143,14 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     def _dtype(self) -> type[np.floating[Any]]:
         return np.float64 if self.precision == "double" else np.float32
 
-    def _beginning(self) -> tuple[Design, Any]:
-        """What must not change while learning goes on."""
-        return self._design()[0], np.asarray(self.ridge, float).tolist()
+    def _beginning(self) -> dict[str, Any]:
+        """The parameters that must not change while learning goes on."""
+        names = (*_PROGRAM_OPTIONS, "weight_scale", "ridge", "intercept", "precision")
+        described = {name: _comparable(getattr(self, name)) for name in names}
+        strength = self._design()[0].strength
+        described["kind of k"] = strength if isinstance(strength, str) else ("adaptive", *strength)
+        described["forgets"] = self.forgetting < 1.0
+        return described
 
     def _same_design(self) -> tuple[Design, dict[str, Any]]:
         """The design that the state was begun with.
@@ -155,14 +158,29 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: if parameters have changed since that shape what was learned.
         """
-        design, numbers = self._design()
-        began = self._began_with
-        if self._beginning() != began:
-            raise ValueError(
-                "partial_fit: expected the parameters that learning began with,"
-                f" {began[0]} and ridge {began[1]}, got {design} and ridge {self.ridge}; fit anew"
-            )
-        return design, numbers
+        found = self._design()
+        if self._memo.get("checked") is not found:
+            changed = differences(self._began_with, self._beginning())
+            if changed:
+                raise ValueError(
+                    "parameters: expected those that learning began with; fit anew, or set back "
+                    + "; ".join(changed)
+                )
+            self._memo["checked"] = found
+        return found
+
+    @contextmanager
+    def _features_kept(self) -> Iterator[None]:
+        """What is known of the features stays as it was where a call is rejected."""
+        names = ("n_features_in_", "feature_names_in_")
+        before = {name: self.__dict__[name] for name in names if name in self.__dict__}
+        try:
+            yield
+        except Exception:
+            for name in names:
+                self.__dict__.pop(name, None)
+            self.__dict__.update(before)
+            raise
 
     def _inputs(self, X: Any, *, reset: bool, **options: Any) -> np.ndarray:
         """(n, s) finite numbers, with the names and the number of features checked."""
@@ -191,8 +209,10 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         design, _ = self._same_design()
         holds = self.lookahead == "hold" and design.strength != "none"
         if self._pending is not None:
-            pending, self._pending = self._pending, None
-            self._advance(pending, batch.X)
+            self._advance(self._pending, batch.X)
+            self._pending = None
+        elif holds and X_next is None:
+            self._check_fits(batch, design)
         if holds and X_next is None:
             self._pending = batch
             self._cache.clear()
@@ -200,14 +220,23 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             self._advance(batch, X_next)
         self.num_rows_seen_ += len(batch.X)
 
+    def _check_fits(self, batch: Batch, design: Design) -> None:
+        """NumericalError for a batch that could not be learned later, and would block the rest."""
+        rows, _ = self._rows(batch, None, design)
+        with precision_scope(self.precision):
+            fits = bool(programs.fits(design, self._known.state.W, rows))
+        raise_unless(fits, "partial_fit: a value overflowed")
+
     def _advance(self, batch: Batch, X_next: np.ndarray | None) -> None:
         design, numbers = self._same_design()
         parts = [batch]
-        if design.additive and design.strength == "none":
+        if design.additive and isinstance(design.strength, str):
             parts = [*in_parts(batch, MOST_ROWS)]
+        # The first part's program takes the arrays of the state for its own.
+        before = self._known if len(parts) == 1 else jax.tree.map(_on_host, self._known)
         for part in parts:
             self._cache.clear()
-            rows, announced = self._rows(part, X_next, design)
+            rows, announced = self._rows(part, X_next if part is parts[-1] else None, design)
             with precision_scope(self.precision):
                 self._known, healthy = programs.learn(
                     design,
@@ -219,6 +248,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
                     self._readout_kind(),
                 )
                 healthy = bool(healthy)
+            if not healthy and len(parts) > 1:
+                self._known = before
             raise_unless(healthy, "partial_fit: a factorisation failed or a value overflowed")
 
     def _fit_at_once(self, batch: Batch, finish: Callable[[Design, dict[str, Any]], None]) -> None:
@@ -281,8 +312,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     def _take_pending(self) -> None:
         """Learn the held batch for good."""
         if self._pending is not None:
-            pending, self._pending = self._pending, None
-            self._advance(pending, None)
+            self._advance(self._pending, None)
+            self._pending = None
 
     def _without(self, batch: Batch) -> Knowledge:
         """What would be known had these rows never been seen."""
@@ -336,12 +367,16 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         state = dict(super().__getstate__())
         if "_known" in state:
             state["_known"] = jax.tree.map(_on_host, state["_known"])
-            state["_memo"] = {}
+            state["_memo"], state["_cache"] = {}, Cache()
         return state
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether anything was learned."""
         return hasattr(self, "_known")
+
+
+def _comparable(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic | jax.Array) else value
 
 
 @cache

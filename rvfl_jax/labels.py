@@ -61,7 +61,10 @@ def _is_label(label: Any, negative: bool) -> bool:
     if isinstance(label, int | float | np.number):
         sign = negative or label >= 0
         return bool(np.isfinite(label) and sign and float(label).is_integer())
-    return label is not None and bool(label == label)
+    try:
+        return label is not None and bool(label == label)
+    except TypeError:  # a missing value of pandas is neither equal nor not
+        return False
 
 
 def _reject(name: str, labels: np.ndarray, bad: np.ndarray, expected: str) -> None:

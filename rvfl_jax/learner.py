@@ -39,8 +39,11 @@ def combiner(kind: str) -> Callable[[Array], Array]:
 
 
 def _median_softmax(scores: Array) -> Array:
-    middle = jnp.median(jax.nn.softmax(scores, axis=-1), axis=0)
-    return middle / jnp.sum(middle, axis=-1, keepdims=True)
+    each = jax.nn.softmax(scores, axis=-1)
+    middle = jnp.median(each, axis=0)
+    total = jnp.sum(middle, axis=-1, keepdims=True)
+    # Sub-learners that agree on no class leave nothing in the middle.
+    return jnp.where(total > 0, middle / jnp.where(total > 0, total, 1.0), jnp.mean(each, axis=0))
 
 
 def as_program(

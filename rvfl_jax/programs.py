@@ -16,7 +16,7 @@ from rvfl_jax.calibration import Guesses, tally
 from rvfl_jax.edrvfl import edrvfl
 from rvfl_jax.exact import batch_sums, forgotten_state, is_sound, merged_state, sums_of
 from rvfl_jax.learner import combiner
-from rvfl_jax.linalg import matmul
+from rvfl_jax.linalg import is_finite, matmul
 from rvfl_jax.network import features, resolve_activation
 from rvfl_jax.postponed import from_sums
 from rvfl_jax.readouts import Readout, balance, readout_of, together
@@ -130,26 +130,32 @@ def _learn(
     state, info = learner.step(
         state, rows.X, _targets(rows, state), X_next, weight_t=weight, weight_next=weight_next
     )
-    healthy = jnp.all(info.healthy)
     if guesses is not None:
+        met = knowledge.counts > 0
         if before is None:
-            before = info.guess_scores * balance(counts, 1.0)
-        z = together(before, knowledge.counts > 0, learner.combine)
+            before = (
+                info.guess_scores
+                * jnp.stack(
+                    [balance(knowledge.counts, power) for power in (options["class_balance"], 1.0)]
+                )[:, None, None]
+            )
+        z = jax.vmap(together, (0, None, None))(before, met, learner.combine)
         experience = jnp.where(rows.weight > 0, knowledge.counts[rows.target], 0.0)
-        guesses = tally(
-            guesses,
-            z,
-            rows.target,
-            rows.weight * experience**2,
-            jnp.ones_like(experience),
-            LINKS[kind],
-        )
+        # The one class met so far is no guess.
+        experience = jnp.where(jnp.sum(met) > 1, experience, 0.0)
+        one = jnp.ones_like(experience)
+        guesses = tally(guesses, z, rows.target, rows.weight * experience**2, one, LINKS[kind])
         counts = counts.at[rows.target].add(weight)
-        # What was not learned was not met either.
-        guesses, counts = jax.tree.map(
-            lambda new, old: jnp.where(healthy, new, old), (guesses, counts), knowledge[:0:-1]
-        )
-    return Knowledge(state, counts, guesses), healthy
+    healthy = jnp.all(info.healthy)
+    # Nothing of a batch that failed stays, in no sub-learner.
+    learned = jax.tree.map(partial(_where, healthy), Knowledge(state, counts, guesses), knowledge)
+    return learned, healthy
+
+
+def _where(chosen: Array, new: Any, old: Any) -> Any:
+    if jnp.issubdtype(new.dtype, jax.dtypes.prng_key):
+        return new
+    return jnp.where(chosen, new, old)
 
 
 _STATIC = ("design", "kind")
@@ -167,10 +173,14 @@ def _targets(rows: Rows, state: Any) -> Array:
 def _scores_before(
     learner: Learner, knowledge: Knowledge, rows: Rows, options: dict[str, Any], kind: str
 ) -> Array:
-    """(L, b, m) scores of a batch before it is learned, all classes taken alike."""
-    readout = readout_of(knowledge.state, knowledge.counts, kind, 1.0, options["shrinkage"])
-    scores = learner.scores(knowledge.state._replace(theta=readout.theta), rows.X)
-    return (scores + readout.bias[:, None]) * readout.scale
+    """(2, L, b, m) scores of a batch before it is learned: as it stands, and balanced."""
+
+    def scored(power: Any) -> Array:
+        readout = readout_of(knowledge.state, knowledge.counts, kind, power, options["shrinkage"])
+        scores = learner.scores(knowledge.state._replace(theta=readout.theta), rows.X)
+        return (scores + readout.bias[:, None]) * readout.scale
+
+    return jnp.stack([scored(options["class_balance"]), scored(1.0)])
 
 
 def _fading(rows: Rows, weight: Array, forgetting: Any, width: int) -> tuple[Array, Array]:
@@ -183,6 +193,13 @@ def _fading(rows: Rows, weight: Array, forgetting: Any, width: int) -> tuple[Arr
     later = jnp.sum(tells) - jnp.cumsum(tells)
     rate = jnp.asarray(forgetting, weight.dtype)
     return rate**later, rate ** jnp.sum(tells)
+
+
+@partial(jax.jit, static_argnames=("design",))
+def fits(design: Design, W: Array, rows: Rows) -> Array:
+    """Scalar truth: the squares of the batch's features do not overflow."""
+    D = features(W, jnp.asarray(rows.X), design.activation)
+    return is_finite(jnp.sum(D**2, axis=1))
 
 
 @partial(jax.jit, static_argnames=("design", "sign"), donate_argnames=("sums",))
@@ -236,12 +253,13 @@ def leave_one_out(
     h = jnp.sum(matmul(D, state.eta_dagger) * D, axis=-1)[..., None]
     v = jnp.minimum(weight, 1.0)[:, None]
     scores = (matmul(D, state.theta_ridge) - v * h * _targets(rows, state)) / (1.0 - v * h)
-    scores = scores * balance(knowledge.counts, class_balance)
     seen = knowledge.counts > 0
-    z = together(scores, seen, design.combine)
-    # A class cannot be guessed without the only row that shows it.
-    others = knowledge.counts[rows.target] - v[:, 0] > 1e-9
-    return tally(guesses, z, rows.target, jnp.where(others, weight, 0.0), weight, "log")
+    z = together(scores * balance(knowledge.counts, class_balance), seen, design.combine)
+    # A class cannot be guessed without the only row that shows it, nor where it is the only one.
+    others = knowledge.counts[rows.target] - v[:, 0]
+    others = jnp.where((others > 1e-9) & (jnp.sum(seen) > 1), others, 0.0)
+    # Counts are what they will be, so that both ways of scoring are one.
+    return tally(guesses, jnp.stack([z, z]), rows.target, weight * others**2, weight, "log")
 
 
 @partial(jax.jit, static_argnames=("kind",))
@@ -272,13 +290,15 @@ def leverages(design: Design, state: Any, X: Array) -> Array:
 
 
 @jax.jit
-def squared_errors(state: Any, squares: Array, ridge: Any) -> Array:
-    """(L, m) weighted sums of squared errors of the ridge readout on all that was learned.
+def squared_errors(state: Any, squares: Array, ridge: Any) -> tuple[Array, Array]:
+    """Weighted sums of squared errors (L, m) of the ridge readout, and degrees of freedom (L,).
 
-    With A theta = B:  ||Y||^2 - theta^T B - lambda ||theta||^2, for ||Y||^2 = `squares` (m,).
+    With A theta = B:  ||Y||^2 - theta^T B - lambda ||theta||^2, for ||Y||^2 = `squares` (m,), and
+    tr(eta_dagger D^T D) = d - lambda tr(eta_dagger).
     """
     _, B = sums_of(state)
     theta = state.theta_ridge
-    ridges = jnp.broadcast_to(jnp.asarray(ridge, theta.dtype), (len(theta),))[:, None]
-    fitted = jnp.sum(theta * B, axis=1) + ridges * jnp.sum(theta**2, axis=1)
-    return jnp.maximum(squares - fitted, 0.0)
+    ridges = jnp.broadcast_to(jnp.asarray(ridge, theta.dtype), (len(theta),))
+    fitted = jnp.sum(theta * B, axis=1) + ridges[:, None] * jnp.sum(theta**2, axis=1)
+    used = theta.shape[1] - ridges * jnp.trace(state.eta_dagger, axis1=1, axis2=2)
+    return squares - fitted, used

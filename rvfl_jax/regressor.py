@@ -83,9 +83,9 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         """
         batch, dimensions = self._checked(X, y, sample_weight, reset=True)
         if not len(batch.X):
-            raise ValueError("sample_weight: expected a row of positive weight, got none")
+            raise ValueError("sample_weight: expected a row of weight above zero, got none")
         self._start(batch, dimensions)
-        if self._began_with[0].additive:
+        if self._design()[0].additive:
             self._fit_at_once(batch, lambda *_: None)
         else:
             self._fit_in_batches(batch)
@@ -150,10 +150,11 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
         self._design()
-        X = self._inputs(X, reset=reset)
-        y = check_array(y, ensure_2d=False, dtype=float, input_name="y")
-        if len(X) != len(y):
-            raise ValueError(f"y: expected {len(X)} targets, one a row of X, got {len(y)}")
-        weight = row_weights(sample_weight, len(X))
+        with self._features_kept():
+            X = self._inputs(X, reset=reset)
+            y = check_array(y, ensure_2d=False, dtype=float, input_name="y")
+            if len(X) != len(y):
+                raise ValueError(f"y: expected {len(X)} targets, one a row of X, got {len(y)}")
+            weight = row_weights(sample_weight, len(X))
         used = weight > 0
         return Batch(X[used], y.reshape(len(y), -1)[used], weight[used]), y.ndim

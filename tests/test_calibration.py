@@ -6,6 +6,7 @@ import pytest
 from rvfl_jax.calibration import (
     POWERS,
     Guesses,
+    evenness,
     grown_guesses,
     inverse_temperature,
     linked,
@@ -19,7 +20,8 @@ from tests.tolerances import SINGLE
 
 def told(z, columns, link):
     ones = np.ones(len(z), np.float32)
-    return tally(no_guesses(z.shape[1], link), np.asarray(z, np.float32), columns, ones, ones, link)
+    both = np.stack([z, z]).astype(np.float32)
+    return tally(no_guesses(z.shape[1], link), both, columns, ones, ones, link)
 
 
 @pytest.mark.parametrize("link", ["log", "identity"])
@@ -41,13 +43,15 @@ def test_sums_are_those_of_a_loop():
     got = told(z, columns, "log")
     for g, power in enumerate(POWERS["log"]):
         top = probabilities(z, power, "log").max(axis=1)
-        np.testing.assert_allclose(got.confidence[:, g], np.bincount(columns, top, 3), rtol=SINGLE)
-    np.testing.assert_allclose(got.hits, np.bincount(columns, z.argmax(axis=1) == columns, 3))
+        np.testing.assert_allclose(
+            got.confidence[1, :, g], np.bincount(columns, top, 3), rtol=SINGLE
+        )
+    np.testing.assert_allclose(got.hits[0], np.bincount(columns, z.argmax(axis=1) == columns, 3))
     np.testing.assert_allclose(got.rows, np.bincount(columns, minlength=3))
 
 
 def test_padding_and_unmet_classes_count_nowhere():
-    z = np.full((4, 2), np.finfo(np.float32).min / 4, np.float32)
+    z = np.full((2, 4, 2), np.finfo(np.float32).min / 4, np.float32)
     nothing = np.zeros(4, np.float32)
     for link in ("log", "identity"):
         got = tally(no_guesses(2, link), z, np.zeros(4, int), nothing, nothing + 1, link)
@@ -71,7 +75,7 @@ def test_the_link_keeps_the_order_and_joins_smoothly():
 def test_guesses_grow_by_empty_classes():
     grown = grown_guesses(no_guesses(2, "log"), 5)
     assert isinstance(grown, Guesses)
-    assert grown.confidence.shape == (5, len(POWERS["log"]))
+    assert grown.confidence.shape == (2, 5, len(POWERS["log"]))
 
 
 def test_expected_calibration_error_of_known_bins():
@@ -80,3 +84,17 @@ def test_expected_calibration_error_of_known_bins():
     assert expected_calibration_error(proba, columns) == pytest.approx(0.5 * 0.2 + 0.5 * 0.0)
     with pytest.raises(ValueError, match="one true column"):
         expected_calibration_error(proba, columns[:-1])
+
+
+def test_evenness():
+    assert evenness([5, 5, 5, 0]) == pytest.approx(1.0)
+    assert evenness([1000, 1, 1]) == pytest.approx(1 / 3, abs=0.01)
+
+
+def test_the_way_of_scoring_follows_the_counts():
+    z, columns = np.array([[0.9, 0.3], [0.3, 0.8], [0.6, 0.4]] * 100), np.array([0, 1, 0] * 100)
+    wrong = np.stack([z, z[:, ::-1]]).astype(np.float32)  # the balanced way misses them all
+    ones = np.ones(len(z), np.float32)
+    guesses = tally(no_guesses(2, "log"), wrong, columns, ones, ones, "log")
+    assert inverse_temperature(guesses, [1000, 10], "log") > 5
+    assert inverse_temperature(guesses, [100, 100], "log") < 0.5

@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, adaptive_k, merge, programs
+from rvfl_jax.calibration import POWERS, probabilities
 from rvfl_jax.metrics import expected_calibration_error
 from tests import references, tolerances
 
@@ -230,6 +231,8 @@ def test_unlearn_refuses_what_was_not_learned():
     before = model.decision_function(X)
     with pytest.raises(ValueError, match="positive definite"):
         model.unlearn(100 * X, y)
+    with pytest.raises(ValueError, match="negative squared errors"):
+        model.unlearn(X[:60], (y[:60] + 1) % 4)
     with pytest.raises(ValueError, match="expected at most"):
         model.unlearn(np.vstack([X, X]), np.concatenate([y, y]))
     with pytest.raises(ValueError, match="expected one of the 4 known classes, got 77"):
@@ -255,10 +258,12 @@ def test_merge_refuses_models_of_different_networks():
     a = EdRVFLClassifier(**SMALL).fit(X, y)
     with pytest.raises(ValueError, match="random weights of a"):
         merge(a, EdRVFLClassifier(**SMALL | {"random_state": 1}).fit(X, y))
-    with pytest.raises(ValueError, match="parameters of a"):
+    with pytest.raises(ValueError, match=r"parameters of a; ridge: expected 0\.5, got 2"):
         merge(a, EdRVFLClassifier(**SMALL | {"ridge": 2.0}).fit(X, y))
     with pytest.raises(NotFittedError):
         merge(a, EdRVFLClassifier(**SMALL))
+    with pytest.raises(ValueError, match="expected an EdRVFLClassifier"):
+        merge(a, EdRVFLRegressor(**SMALL).fit(X, y))
 
 
 def test_forgetting_is_discounted_ridge():
@@ -301,7 +306,8 @@ def test_predictive_deviation_is_that_of_bayesian_ridge():
     for c in range(2):
         Y = (y == c).astype(float)
         theta = np.linalg.solve(A, D.T @ Y)
-        noise = np.mean((Y - D @ theta) ** 2)
+        used = np.trace(np.linalg.solve(A, D.T @ D))
+        noise = np.sum((Y - D @ theta) ** 2) / (60 - used)
         covariance = noise * np.linalg.inv(A)
         expected = np.sqrt(noise + np.einsum("nd,de,ne->n", D, covariance, D))
         assert_close(model.predict_std(X)[:, c], expected, tolerances.CLOSED_FORM)
@@ -380,16 +386,29 @@ def test_calibration_in_stream_and_in_fit():
     assert_close(sorted_fit.predict_proba(X_test), whole.predict_proba(X_test), 1e-8)
 
 
-def test_leave_one_out_guesses_are_those_of_refitting():
-    X, y = blobs(num_rows=30, num_classes=3)
-    options = SMALL | {"num_layers": 1}
-    model = EdRVFLClassifier(**options).fit(X, y)
-    hits = 0
-    for row in range(30):
-        others = np.arange(30) != row
-        again = EdRVFLClassifier(**options).fit(X[others], y[others])
-        hits += int(again.predict(X[row : row + 1])[0] == y[row])
-    assert np.asarray(model._known.guesses.hits).sum() == hits
+@pytest.mark.parametrize("layers", [1, 2])
+def test_leave_one_out_guesses_are_those_of_refitting(layers):
+    X, y = blobs(num_rows=24, num_classes=3, spread=2.0)
+    options = SMALL | {"num_layers": layers}
+    weight = np.random.default_rng(0).integers(1, 3, 24).astype(float)
+    model = EdRVFLClassifier(**options).fit(X, y, weight)
+    powers, counts = POWERS["log"], np.bincount(y, weight)
+    confidence, hits, total = np.zeros((3, len(powers))), np.zeros(3), np.zeros(3)
+    for row in range(24):
+        others = weight.copy()
+        others[row] -= 1  # one of the copies that a weight stands for
+        z = EdRVFLClassifier(**options).fit(X, y, others).decision_function(X[row : row + 1])
+        share = weight[row] * (counts[y[row]] - 1) ** 2
+        for g, power in enumerate(powers):
+            confidence[y[row], g] += share * probabilities(z, power, "log").max()
+        hits[y[row]] += share * (z.argmax() == y[row])
+        total[y[row]] += share
+    guesses = model._known.guesses
+    order = model._labels.columns("y", np.arange(3))
+    for way in range(2):
+        assert_close(np.asarray(guesses.confidence)[way][order], confidence, 1e-9)
+        assert_close(np.asarray(guesses.hits)[way][order], hits, 1e-9)
+    assert_close(np.asarray(guesses.weight)[order], total, 1e-9)
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
@@ -463,17 +482,168 @@ def test_bad_batches_leave_the_model_as_it_was():
         lambda: model.partial_fit(X, y, X_next=X[:, 1:]),
         lambda: model.partial_fit(X, y, sample_weight=-np.ones(len(y))),
         lambda: model.partial_fit(X, [None] * len(y)),
-        lambda: model.set_params(num_nodes=13).partial_fit(X, y),
+        lambda: model.partial_fit(X, [pd.NA] * len(y)),
+        lambda: model.fit(np.hstack([X, X]), y + 0.5),
+        lambda: model.fit(pd.DataFrame(X, columns=list("abcde")), y[:-1]),
+        lambda: model.fit(X, y, sample_weight=np.zeros(len(y))),
     ]
     for attempt in attempts:
         with pytest.raises(ValueError, match=r"expected|NaN|features|Negative|Unknown label"):
             attempt()
-    model.set_params(num_nodes=12)
     np.testing.assert_array_equal(model.predict_proba(X), before)
     assert model.num_rows_seen_ == len(y)
+
+
+@pytest.mark.parametrize("k", [0.0, 1.0])
+@pytest.mark.parametrize("solver", ["covariance", "information", "square_root"])
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_overflow_leaves_the_model_able_to_learn(k, solver, known):
+    X, y = blobs(num_rows=160)
+    options = SMALL | {"k": k, "solver": solver}
+    model, twin = EdRVFLClassifier(**options), EdRVFLClassifier(**options)
+    batches = [slice(40 * t, 40 * t + 40) for t in range(4)]
+    for batch in batches[:known]:
+        model.partial_fit(X[batch], y[batch])
     with pytest.raises(rvfl_jax.NumericalError):
-        model.partial_fit(1e200 * X, y)
+        model.partial_fit(1e200 * X[:20], y[:20] + 70)
+    for batch in batches[known:]:
+        model.partial_fit(X[batch], y[batch])
+    for batch in batches:
+        twin.partial_fit(X[batch], y[batch])
+    assert_close(model.decision_function(X), twin.decision_function(X), 1e-12)
+    assert_close(model.predict_proba(X), twin.predict_proba(X), 1e-9)
+    np.testing.assert_array_equal(model.class_count_, np.bincount(y))
+    assert model.num_rows_seen_ == 160
+
+
+@pytest.mark.slow
+def test_long_batches_are_learned_whole_or_not_at_all():
+    X, y = blobs(num_rows=5000)
+    model = EdRVFLClassifier(**SMALL).partial_fit(X[:50], y[:50])
+    before = model.predict_proba(X)
+    spoilt = X.copy()
+    spoilt[-1] *= 1e200
+    with pytest.raises(rvfl_jax.NumericalError):
+        model.partial_fit(spoilt, np.full(5000, 77))
     np.testing.assert_array_equal(model.predict_proba(X), before)
+    model.partial_fit(X[:3], [99] * 3)
+    np.testing.assert_array_equal(model.class_count_, [*np.bincount(y[:50]), 3])
+    for k in (0.0, 1.0):
+        long = EdRVFLClassifier(**SMALL | {"k": k}).partial_fit(X, y)
+        whole = EdRVFLClassifier(**SMALL).fit(X, y)
+        assert_close(long.decision_function(X), whole.decision_function(X), 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_nodes": 13}, "num_nodes: expected 12, got 13"),
+        ({"intercept": False}, "intercept: expected True, got False"),
+        ({"precision": "single"}, "precision: expected 'double', got 'single'"),
+        ({"ridge": 2.0}, "ridge: expected 0.5, got 2.0"),
+        ({"k": adaptive_k()}, "kind of k: expected 'none', got"),
+        ({"forgetting": 0.5}, "forgets: expected False, got True"),
+    ],
+)
+def test_parameters_that_shape_the_state_stay(change, message):
+    X, y = blobs()
+    model = EdRVFLClassifier(**SMALL).fit(X, y)
+    model.set_params(**change)
+    for call in (lambda: model.partial_fit(X, y), lambda: model.predict(X)):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_copies_are_their_own():
+    X, y = blobs()
+    model = EdRVFLClassifier(**SMALL).fit(X, y)
+    before = model.decision_function(X)
+    twin = copy.copy(model)
+    twin.partial_fit(3 - X, y, classes=[9])
+    twin.decision_function(X)
+    np.testing.assert_array_equal(model.decision_function(X), before)
+    np.testing.assert_array_equal(model.classes_, np.arange(4))
+
+
+@pytest.mark.parametrize("weight", [{0: -1.0}, {0: np.nan}])
+def test_class_weights_are_numbers(weight):
+    X, y = blobs()
+    with pytest.raises(ValueError, match=r"sample_weight|class_weight"):
+        EdRVFLClassifier(**SMALL, class_weight=weight).fit(X, y)
+
+
+def test_balanced_weights_stay_with_the_model():
+    X, y = blobs()
+    y = np.array(["a", 1, ("b",), 2.0], dtype=object)[np.minimum(y, 3)]
+    model = EdRVFLClassifier(**SMALL, class_weight="balanced").fit(X, y)
+    counts = model.class_count_
+    np.testing.assert_allclose(counts, 30.0)
+    model.unlearn(X[:50], y[:50])
+    model.partial_fit(X[:50], y[:50])
+    np.testing.assert_allclose(model.class_count_, counts)
+    assert model.score(X, y) > 0.8
+    with pytest.raises(ValueError, match="in one `fit`"):
+        EdRVFLClassifier(**SMALL, class_weight="balanced").partial_fit(X, y)
+
+
+@pytest.mark.parametrize("order", ["random", "one by one"])
+@pytest.mark.parametrize("tail", [False, True])
+def test_streams_calibrate_on_even_and_long_tailed_classes(order, tail):
+    X, y = blobs(num_rows=4000, num_classes=8, spread=2.0, seed=3)
+    rng = np.random.default_rng(0)
+    rows = np.arange(2000)
+    if tail:
+        rows = np.concatenate(
+            [np.flatnonzero(y[:2000] == c)[: int(200 * 0.55**c)] for c in range(8)]
+        )
+    rows = rng.permutation(rows)
+    if order == "one by one":
+        rows = rows[np.argsort(y[rows], kind="stable")]
+    model = EdRVFLClassifier(**SMALL)
+    for start in range(0, len(rows), 50):
+        part = rows[start : start + 50]
+        model.partial_fit(X[part], y[part])
+    # Test rows in the proportions of the training rows.
+    test = np.concatenate(
+        [
+            2000 + np.flatnonzero(y[2000:] == c)[: max(1, int((y[rows] == c).sum()))]
+            for c in range(8)
+        ]
+    )
+    column = np.searchsorted(model.classes_, y[test])
+    error = expected_calibration_error(model.predict_proba(X[test]), column)
+    assert error < (0.15 if tail and order == "one by one" else 0.08)
+
+
+def test_guesses_without_a_choice_say_nothing():
+    X, y = blobs(num_classes=2, spread=4.0)
+    model = EdRVFLClassifier(**SMALL)
+    model.partial_fit(X[y == 0][:20], [0] * 20)
+    model.partial_fit(X[y == 0][20:40], [0] * 20)
+    model.partial_fit(X[y == 1][:40], [1] * 40)
+    assert model.inverse_temperature_ == 1.0
+
+
+def test_deviations_of_classes_never_met_are_unknown():
+    X, y = blobs(num_classes=2)
+    model = EdRVFLClassifier(**SMALL).partial_fit(X, y, classes=[0, 1, 2])
+    assert np.isfinite(model.predict_std(X)[:, :2]).all()
+    assert np.isnan(model.predict_std(X)[:, 2]).all()
+
+
+def test_deviations_cover_what_they_say():
+    X, y = blobs(num_rows=2000, num_classes=3, spread=2.0)
+    model = EdRVFLClassifier(num_layers=1, num_nodes=64, ridge=1e-2, random_state=0)
+    model.fit(X[:150], y[:150])
+    gap = np.abs(model.decision_function(X[150:]) - np.eye(3)[y[150:]])
+    assert np.mean(gap < 1.645 * model.predict_std(X[150:])) > 0.85
+
+
+def test_odds_stay_finite_where_one_of_two_classes_was_never_met():
+    X, y = blobs(num_classes=2)
+    model = EdRVFLClassifier(**SMALL).partial_fit(X[y == 0], y[y == 0], classes=[0, 1])
+    assert np.isfinite(model.decision_function(X)).all()
+    np.testing.assert_array_equal(model.predict(X), 0)
 
 
 def test_regressor_is_dense_ridge():

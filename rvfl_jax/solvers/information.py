@@ -79,18 +79,21 @@ def advance(
     moment = matmul_tn(batch.D, Y)
     S = gram(upcoming.D)
     k = _strength_announced(carry, S, upcoming, strength, keys[1])
-    absorbable = usable & is_finite(moment) & jnp.isfinite(k_t)
-    announced = jnp.isfinite(k)
+    absorbable = usable & is_finite(moment) & jnp.isfinite(k_t) & _fits(carry.S)
+    announced = jnp.isfinite(k) & _fits(S)
     k = jnp.where(announced, k, 0.0)
     A = jnp.where(absorbable, carry.A + c * carry.S, carry.A)
     B = carry.B + jnp.where(absorbable, moment, 0.0)
-    R = cholesky(A + k * S)
+    R = cholesky(_with_forward_term(A, k, S))
     decision = cho_solve(R, B)
     solved = is_finite(jnp.diag(R)) & is_finite(decision)
-    decision = jnp.where(solved, decision, carry.theta)
-    R = jnp.where(solved, R, carry.R)
+    A, B, R, decision = (
+        jnp.where(solved, new, old)
+        for new, old in ((A, carry.A), (B, carry.B), (R, carry.R), (decision, carry.theta))
+    )
+    k = jnp.where(solved, k, 0.0)
     V = matmul(upcoming.D, decision)
-    report = Report(k_t, k, absorbable, announced & solved, jnp.asarray(c, k.dtype))
+    report = Report(k_t, k, absorbable & solved, announced & solved, jnp.asarray(c, k.dtype))
     return Carry(A, B, decision, R, S, V, k), report
 
 
@@ -107,8 +110,18 @@ def solution(carry: Carry) -> tuple[Array, Array | float]:
 def finish(carry: Carry) -> Readout:
     """Invert A and A + k S once."""
     P = spd_inverse(carry.A)
-    eta = spd_inverse(carry.A + carry.k * carry.S)
+    eta = spd_inverse(_with_forward_term(carry.A, carry.k, carry.S))
     return Readout(P, eta, matmul(P, carry.B), carry.theta, carry.k)
+
+
+def _fits(S: Array) -> Array:
+    """Whether a Gram matrix is finite: its largest entry is on the diagonal."""
+    return is_finite(jnp.diag(S))
+
+
+def _with_forward_term(A: Array, k: Array, S: Array) -> Array:
+    """A + k S, and A where k = 0 whatever S is."""
+    return A + jnp.where(k > 0, k * S, 0.0)
 
 
 def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array | None) -> Array:
