@@ -4,6 +4,7 @@ Every fault is a ValueError of one line that names the file and, in a CSV, the l
 """
 
 import csv
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -61,11 +62,9 @@ def read_parts(
         raise ValueError(f"{source}: expected a file, found none")
     reader = {".csv": _csv_parts, ".parquet": _parquet_parts, ".npz": _npz_parts}[kind]
     nothing = True
-    for names, numbers, labels in reader(source, rows, label):
+    for names, numbers, labels in reader(source, rows, label, needs_label):
         if nothing:
-            if needs_label and labels is None:
-                found = ", ".join(names) or "none"
-                raise ValueError(f"{source}: expected a column {label!r}, got {found}")
+            _check_label(source, label, needs_label and labels is None, names)
             places, chosen = _chosen(source, names, columns)
         nothing = False
         yield Part(chosen, numbers[:, places], labels)
@@ -96,7 +95,13 @@ def _chosen(
     return [names.index(name) for name in columns], tuple(columns)
 
 
-def _csv_parts(source: str, rows: int, label: str | None) -> _Raw:
+def _check_label(source: str, label: str | None, missing: bool, names: Sequence[str]) -> None:
+    if missing:
+        found = ", ".join(names) or "none"
+        raise ValueError(f"{source}: expected a column {label!r}, got {found}")
+
+
+def _csv_parts(source: str, rows: int, label: str | None, needs_label: bool) -> _Raw:
     with _opened(source) as file:
         lines = csv.reader(file, strict=True)
         header = _next(source, lines)
@@ -106,6 +111,7 @@ def _csv_parts(source: str, rows: int, label: str | None) -> _Raw:
             twice = next(name for name in header if header.count(name) > 1)
             raise ValueError(f"{source}: expected every column once, got {twice!r} twice")
         place = header.index(label) if label in header else None
+        _check_label(source, label, needs_label and place is None, header)
         names = [name for c, name in enumerate(header) if c != place]
         fields: list[list[str]] = []
         first = lines.line_num + 1
@@ -172,13 +178,19 @@ def _first_bad(source: str, names: list[str], fields: list[list[str]], first: in
 @contextmanager
 def _opened(source: str) -> Iterator[IO[str]]:
     if source == STANDARD_INPUT:
-        yield sys.stdin
+        # Whatever the locale says; what is left open belongs to others.
+        file = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", newline="")
+        try:
+            yield file
+        finally:
+            file.detach()
         return
     with open(source, newline="", encoding="utf-8-sig") as file:
         yield file
 
 
-def _parquet_parts(source: str, rows: int, label: str | None) -> _Raw:
+def _parquet_parts(source: str, rows: int, label: str | None, needs_label: bool) -> _Raw:
+    del needs_label
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -205,7 +217,8 @@ def _parquet_parts(source: str, rows: int, label: str | None) -> _Raw:
         raise ValueError(f"{source}: expected a Parquet file: {error}") from None
 
 
-def _npz_parts(source: str, rows: int, label: str | None) -> _Raw:
+def _npz_parts(source: str, rows: int, label: str | None, needs_label: bool) -> _Raw:
+    del needs_label
     try:
         with np.load(source, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

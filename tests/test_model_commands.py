@@ -1,0 +1,183 @@
+"""fit, partial-fit, predict, evaluate and inspect: what they print, write and refuse."""
+
+import csv
+import io
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rvfl_jax.cli import main
+from rvfl_jax.tables import read_parts
+from tests.test_estimator import blobs
+
+NAMES = ["ash", "beech", "cedar", "Dürrholz, rot"]
+FIT = ["--label", "species", "--num-nodes", "12", "--num-layers", "1"]
+
+
+def table(num_rows=240, seed=0, classes=4):
+    X, y = blobs(num_rows=num_rows, num_classes=4, seed=seed)
+    X, y = X[y < classes], y[y < classes]
+    frame = pd.DataFrame(1000 + 50 * X, columns=["a", "b", "c", "d", "e"])
+    frame.insert(2, "species", [NAMES[c] for c in y])
+    return frame
+
+
+@pytest.fixture
+def model(tmp_path, capsys):
+    table(classes=3).to_csv(tmp_path / "first.csv", index=False)
+    folder = tmp_path / "model"
+    assert main(["fit", str(tmp_path / "first.csv"), *FIT, "--out", str(folder)]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "3 classes" in err
+    return folder
+
+
+def called(capsys, *arguments):
+    status = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_a_model_learns_more_and_answers(model, tmp_path, capsys):
+    whole = table()
+    whole.to_csv(tmp_path / "more.csv", index=False)
+    assert called(capsys, "partial-fit", model, tmp_path / "more.csv")[0] == 0
+    status, out, err = called(capsys, "predict", model, tmp_path / "more.csv")
+    assert (status, err) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert len(rows) == len(whole)
+    hit = np.mean([row["label"] == truth for row, truth in zip(rows, whole.species, strict=True)])
+    assert hit > 0.9
+    status, out, _ = called(capsys, "evaluate", model, tmp_path / "more.csv")
+    found = json.loads(out)
+    assert found["rows"] == len(whole)
+    assert found["accuracy"] == pytest.approx(hit)
+    assert set(found["accuracy_by_class"]) == set(NAMES)
+    found = json.loads(called(capsys, "inspect", model)[1])
+    assert found["columns"] == ["a", "b", "c", "d", "e"]
+    assert found["rows_of_class"].keys() == set(NAMES)
+    assert found["rows"] == len(whole) + len(table(classes=3))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npz", "stdin"])
+def test_every_kind_of_table_gives_one_answer(model, tmp_path, capsys, kind, monkeypatch):
+    frame = table(seed=1, classes=3)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    expected = called(capsys, "predict", model, tmp_path / "t.csv", "--batch-rows", 7)[1]
+    source = tmp_path / f"t.{kind}"
+    features = frame.drop(columns="species")
+    if kind == "parquet":
+        features[["e", "d", "c", "b", "a"]].to_parquet(source)  # found by name
+    if kind == "npz":
+        pytest.skip("an npz has no names, and this model learned from named columns")
+    if kind == "stdin":
+        source = "-"
+        buffer = io.BytesIO(features.to_csv(index=False).encode())
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=buffer))
+    assert called(capsys, "predict", model, source)[1] == expected
+
+
+def test_npz_from_fit_to_evaluate(tmp_path, capsys):
+    X, y = blobs()
+    np.savez(tmp_path / "t.npz", X=X, y=y)
+    folder = tmp_path / "m"
+    assert called(capsys, "fit", tmp_path / "t.npz", *FIT, "--out", folder)[0] == 0
+    assert json.loads(called(capsys, "evaluate", folder, tmp_path / "t.npz")[1])["accuracy"] > 0.9
+
+
+def test_json_lines_hold_every_probability(model, tmp_path, capsys):
+    table(num_rows=9, classes=3).to_csv(tmp_path / "t.csv", index=False)
+    options = ("--format", "jsonl", "--probabilities")
+    lines = called(capsys, "predict", model, tmp_path / "t.csv", *options)[1].splitlines()
+    for line in lines:
+        row = json.loads(line)
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+        assert row["probabilities"][row["label"]] == row["probability"]
+    out = called(capsys, "predict", model, tmp_path / "t.csv", "--probabilities")[1]
+    assert len(next(csv.reader(io.StringIO(out)))) == 2 + 3
+
+
+GOOD = "a,b,species,c,d,e\n1,2,ash,3,4,5\n2,1,beech,3,4,5\n"
+BAD = {
+    "empty": (b"", "expected a header and rows, got an empty file"),
+    "header only": (b"a,b,species,c,d,e\n", "expected at least one row"),
+    "ragged": (GOOD.encode() + b"1,2,ash\n", "line 4: expected 6 fields, got 3"),
+    "text": (GOOD.replace("3,4,5", "3,x,5").encode(), "line 2: expected a finite number in col"),
+    "nan": (GOOD.replace("3,4,5", "3,nan,5").encode(), "got 'nan'"),
+    "encoding": (GOOD.encode("utf-16"), "expected text in UTF-8"),
+    "latin": (GOOD.replace("ash", "Häher").encode("latin-1"), "expected text in UTF-8"),
+    "no label": (GOOD.replace("species", "sort").encode(), "expected a column 'species'"),
+    "empty label": (GOOD.replace("ash", "").encode(), "line 2: expected a label, got nothing"),
+    "twice": (GOOD.replace("a,b,", "a,a,").encode(), "got 'a' twice"),
+    "quotes": (GOOD.encode() + b'"a"b,2,ash,3,4,5\n', "expected a CSV"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("command", ["fit", "partial-fit", "evaluate"])
+def test_bad_tables_are_one_line_and_nothing_written(model, tmp_path, capsys, name, command):
+    content, message = BAD[name]
+    (tmp_path / "bad.csv").write_bytes(content)
+    before = (model / "model.npz").read_bytes()
+    arguments = [command, model, tmp_path / "bad.csv"]
+    if command == "fit":
+        arguments = [command, tmp_path / "bad.csv", *FIT, "--out", tmp_path / "new"]
+    status, out, err = called(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+    assert (model / "model.npz").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.drop(columns="c"), "columns learned from, got no c"),
+        (lambda f: f.assign(z=1.0), "got also z"),
+        (lambda f: f.assign(species="oak"), "expected one of the 3 classes learned, got 'oak'"),
+    ],
+)
+def test_tables_of_another_kind(model, tmp_path, capsys, change, message):
+    change(table(classes=3)).to_csv(tmp_path / "t.csv", index=False)
+    status, out, err = called(capsys, "evaluate", model, tmp_path / "t.csv")
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_other_errors_are_one_line_too(model, tmp_path, capsys):
+    here = tmp_path / "first.csv"
+    (tmp_path / "t.txt").write_text("x")
+    (tmp_path / "t.parquet").write_text("x")
+    np.savez(tmp_path / "y.npz", y=np.zeros(3))
+    for arguments, message in (
+        (["fit", here, *FIT, "--out", model], "--force replaces it"),
+        (["predict", tmp_path / "nowhere", here], "found none"),
+        (["predict", model, tmp_path / "t.txt"], "ending in .csv, .parquet, .npz"),
+        (["predict", model, tmp_path / "t.parquet"], "expected a Parquet file"),
+        (["predict", model, tmp_path / "y.npz"], "expected an array X"),
+        (["predict", model, here, "--batch-rows", "0"], "--batch-rows: expected"),
+        (["fit", here, *FIT, "--out", tmp_path / "n", "--ridge", "-1"], "ridge: expected"),
+    ):
+        status, out, err = called(capsys, *arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert message in err
+    with pytest.raises(ValueError, match="found none"):
+        main(["predict", str(tmp_path / "nowhere"), str(here), "--debug"])
+
+
+def test_parts_are_those_of_the_whole(tmp_path):
+    frame = table()
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    for rows in (1, 7, 1000):
+        parts = [*read_parts(str(tmp_path / "t.csv"), rows=rows, label="species")]
+        assert max(len(part.X) for part in parts) == min(rows, len(frame))
+        X = np.concatenate([part.X for part in parts])
+        np.testing.assert_allclose(X, frame.drop(columns="species").to_numpy())
+        labels = [label for part in parts for label in part.labels]
+        assert labels == frame.species.tolist()
