@@ -10,7 +10,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.neighbors import NearestCentroid
 
 import rvfl_jax
-from experiments import as_printed, beyond, claims, peers, plant_margin
+from experiments import as_printed, beyond, claims, estimator, peers, plant_margin
 from experiments import fashion_mnist as fm
 from experiments.results_file import ResultsFile, mean_and_deviation
 from experiments.train_resnet import Config, augmented, main
@@ -292,3 +292,34 @@ def test_peers_and_ours_are_looked_at_after_the_same_tasks():
     assert plant_margin.looks(25) == [1, 10, 20, 24]
     curve = {"evaluated": list(range(25)), "curves": {"seen": np.arange(25.0)}}
     assert plant_margin._mean_at_looks(curve) == np.mean([1, 10, 20, 24])
+
+
+def test_long_tails_fall_to_what_was_asked():
+    y = np.repeat(np.arange(10), 200)
+    rows = estimator.tail_rows(y, 50, seed=0)
+    counts = np.sort(np.bincount(y[rows]))[::-1]
+    np.testing.assert_allclose(counts, 200 * 50.0 ** (-np.arange(10) / 9), atol=0.6)
+    assert len(set(rows.tolist())) == len(rows)
+
+
+@pytest.mark.slow
+def test_the_estimator_is_measured_as_the_report_says(tmp_path):
+    config = estimator.Config(seeds=1, num_nodes=16, calls=40)
+    found = {
+        f"peers | digits | {peer} | seed 0": estimator.beside_peers(config, "digits", peer, 0)
+        for peer in ("EdRVFLClassifier", "SGDClassifier", "RidgeClassifier refitted")
+    }
+    mine, _, refitted = (record["accuracy"] for record in found.values())
+    assert abs(mine - refitted) < 0.06
+    record = estimator.calibration(config, "digits", "new classes", 0)
+    assert record["after"] < 0.15 < record["before"]
+    calls = estimator.many_calls(config, 8)
+    assert calls["largest difference to one fit"] < 1e-10
+    assert 0 < calls["compilations"] <= 24
+    file = ResultsFile(tmp_path / "results.json", config)
+    for name, made in found.items():
+        file.once(name, lambda made=made: made)
+    for nodes in (64, 256):
+        file.once(f"many calls | N = {nodes}", lambda: calls)
+    estimator.write_tables(config, file, tmp_path / "table.md")
+    assert "| digits | EdRVFLClassifier |" in (tmp_path / "table.md").read_text()

@@ -1,5 +1,7 @@
 """What the README shows runs as printed."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -45,6 +47,20 @@ def test_estimator_runs_as_printed(tmp_path):
     assert float(guesses[-1].split()[-1]) > 0.8
     assert predicted.startswith("['inverted' 'inverted']")
     assert classes == "[0 1 2 3 4 5 6 7 8 9]"
+    commands = re.findall(r"```bash\n(rvfl-jax fit.*?)```", README, flags=re.DOTALL)[0]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    finished = subprocess.run(
+        ["bash", "-ec", commands],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment() | {"PATH": path},
+        cwd=tmp_path,
+    )
+    assert finished.returncode == 0, finished.stderr
+    prediction, evaluation = finished.stdout.split("\n", 1)
+    assert set(json.loads(prediction)) == {"label", "probability"}
+    assert json.loads(evaluation)["accuracy"] > 0.95
 
 
 @pytest.mark.slow
