@@ -1,6 +1,6 @@
 """Faults that users of other libraries met, each with its whole kind, on the estimator.
 
-The public reports are named beside each test. Cases of checkpoints are not among them yet.
+The public reports are named beside each test. Cases 17 and 18 are in `test_checkpoint`.
 """
 
 import jax
