@@ -29,7 +29,8 @@ from rvfl_jax.sweep_result import Sweep
 from rvfl_jax.types import Learner, Run, StepInfo, Stream
 
 if TYPE_CHECKING:
-    from rvfl_jax.estimator import EdRVFLClassifier, merge
+    from rvfl_jax.estimator import EdRVFLClassifier
+    from rvfl_jax.merging import merge
     from rvfl_jax.model_file import load_model, save_model
     from rvfl_jax.regressor import EdRVFLRegressor
 
@@ -40,7 +41,7 @@ _DEFERRED = {
     "EdRVFLClassifier": "rvfl_jax.estimator",
     "EdRVFLRegressor": "rvfl_jax.regressor",
     "load_model": "rvfl_jax.model_file",
-    "merge": "rvfl_jax.estimator",
+    "merge": "rvfl_jax.merging",
     "save_model": "rvfl_jax.model_file",
 }
 

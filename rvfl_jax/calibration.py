@@ -85,6 +85,22 @@ def scaled_guesses(guesses: Guesses, factor: np.ndarray) -> Guesses:
     )
 
 
+def merged_guesses(a: Guesses, b: Guesses, places: np.ndarray, counts: np.ndarray) -> Guesses:
+    """The guesses of two learners, with class c of `b` in place `places[c]` of `a`.
+
+    A guess counts as the square of its class's rows. What either knew when it guessed says
+    little beside what both know now, so that all guesses of a class are made to weigh alike.
+    """
+
+    def evened(guesses: Guesses) -> Guesses:
+        weight, rows = np.asarray(guesses.weight), np.asarray(guesses.rows)
+        none = np.zeros_like(weight)
+        return scaled_guesses(guesses, np.divide(rows * counts**2, weight, none, where=weight > 0))
+
+    both = evened(a), evened(placed_guesses(b, places, len(counts)))
+    return Guesses(*(mine + more for mine, more in zip(*both, strict=True)))
+
+
 def linked(z: Any, link: str, numpy: Any = jnp) -> Any:
     """link(z), in JAX or NumPy."""
     if link == "identity":

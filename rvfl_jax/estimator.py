@@ -1,7 +1,6 @@
 """The learners as a scikit-learn classifier, for people with data in batches and new classes."""
 
 from collections.abc import Set
-from copy import deepcopy
 from typing import Any, Self
 
 import numpy as np
@@ -17,14 +16,13 @@ from rvfl_jax.calibration import (
     inverse_temperature,
     linked,
     no_guesses,
-    placed_guesses,
     probabilities,
     scaled_guesses,
 )
-from rvfl_jax.checks import differences, one_of
-from rvfl_jax.estimator_base import Batch, EdRVFLBase, in_parts, raise_unless, row_weights
+from rvfl_jax.checks import one_of
+from rvfl_jax.estimator_base import Batch, EdRVFLBase, in_parts, row_weights
 from rvfl_jax.exact import grown_state
-from rvfl_jax.label_map import LabelMap, as_array
+from rvfl_jax.label_map import LabelMap
 from rvfl_jax.labels import clean_labels
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.programs import LINKS, Design, Knowledge
@@ -463,38 +461,6 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             )
         self._known = self._known._replace(guesses=guesses)
 
-    def _merge_in(self, other: Self) -> None:
-        self._take_pending()
-        _, numbers = self._same_design()
-        theirs = other._settled()
-        names = as_array(list(other._labels.labels))
-        labels = self._labels.extended(names)
-        self._grow(labels)
-        # Columns beyond the labels hold zeros, and may go anywhere.
-        places = np.zeros(len(theirs.counts), np.int32)
-        places[: len(names)] = labels.columns("b", names)
-        state, counts, guesses = self._known
-        with precision_scope(self.precision):
-            state, sound = programs.merge(state, theirs.state, numbers["ridge"], places)
-        raise_unless(bool(sound), "merge: a factorisation failed")
-        assert guesses is not None
-        assert theirs.guesses is not None
-        counts = np.array(counts)
-        np.add.at(counts, places, np.asarray(theirs.counts))
-        placed = placed_guesses(theirs.guesses, places, len(counts))
-        # A guess counts as the square of its class's rows; those of both are known now.
-        both = [scaled_guesses(each, _evened(each, counts)) for each in (guesses, placed)]
-        self._known = Knowledge(
-            state, counts, Guesses(*(a + b for a, b in zip(*both, strict=True)))
-        )
-        rows = np.zeros(len(labels.labels), int)
-        rows[: len(self._rows_of_class)] = self._rows_of_class
-        rows[places[: len(names)]] += other._rows_of_class
-        self._labels, self._rows_of_class = labels, rows
-        self._declared |= other._declared
-        self.num_rows_seen_ += other.num_rows_seen_
-        self._cache.clear()
-
     def _classes(self) -> tuple[np.ndarray, np.ndarray]:
         check_is_fitted(self)
         chosen = [
@@ -528,49 +494,6 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             X, lambda part: programs.answer(design, known.state.W, readout, seen, part)
         )
         return np.concatenate(parts)
-
-
-def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
-    """The classifier that has learned what `a` and `b` learned apart; both stay as they are.
-
-    It equals, exactly, one that learned all rows of both. Goes through the information form, at
-    O(d^3).
-
-    Raises:
-        ValueError: unless both have the same parameters and random weights (an integer
-            `random_state` sees to that), the same features, and are without forgetting.
-    """
-    for name, model in (("a", a), ("b", b)):
-        if not isinstance(model, EdRVFLClassifier):
-            raise ValueError(f"{name}: expected an EdRVFLClassifier, got {type(model).__name__}")
-        check_is_fitted(model)
-        if not model._same_design()[0].additive:
-            raise ValueError(
-                f'{name}: expected forgetting=1, cold_start="exact" and a constant k or'
-                " adaptive_k(reuse_k=True), for which the state is that of its rows"
-            )
-    changed = differences(
-        a._began_with | {"readout": a._guessed_by}, b._began_with | {"readout": b._guessed_by}
-    )
-    if changed:
-        raise ValueError(f"b: expected the parameters of a; {'; '.join(changed)}")
-    W_a, W_b = (np.asarray(model._known.state.W) for model in (a, b))
-    if W_a.shape != W_b.shape or not np.array_equal(W_a, W_b):
-        raise ValueError(
-            "b: expected the random weights of a, got others; give both one integer random_state"
-        )
-    names_a, names_b = (getattr(model, "feature_names_in_", None) for model in (a, b))
-    if names_a is not None and names_b is not None and list(names_a) != list(names_b):
-        raise ValueError(f"b: expected the features {list(names_a)}, got {list(names_b)}")
-    merged = deepcopy(a)
-    merged._merge_in(b)
-    return merged
-
-
-def _evened(guesses: Guesses, counts: np.ndarray) -> np.ndarray:
-    """Factors that make guesses of each class weigh alike, whatever was known when they came."""
-    weight, rows = np.asarray(guesses.weight), np.asarray(guesses.rows)
-    return np.divide(rows * counts**2, weight, out=np.zeros_like(counts), where=weight > 0)
 
 
 def _labels(name: str, y: Any) -> np.ndarray:

@@ -66,7 +66,6 @@ class Batch(NamedTuple):
 class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     """Parameters and the learning of batches; see `EdRVFLClassifier` and `EdRVFLRegressor`."""
 
-    _kind_of_target: str
     _known: Knowledge
 
     def _design(self) -> tuple[Design, dict[str, Any]]:
