@@ -120,8 +120,8 @@ def _fits(S: Array) -> Array:
 
 
 def _with_forward_term(A: Array, k: Array, S: Array) -> Array:
-    """A + k S, and A where k = 0 whatever S is."""
-    return A + jnp.where(k > 0, k * S, 0.0)
+    """A + k S, and A where S is not finite; smooth in k, also at 0."""
+    return A + k * jnp.where(_fits(S), S, 0.0)
 
 
 def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array | None) -> Array:
