@@ -226,8 +226,19 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             fits = bool(programs.fits(design, self._known.state.W, rows))
         raise_unless(fits, "partial_fit: a value overflowed")
 
-    def _advance(self, batch: Batch, X_next: np.ndarray | None) -> None:
+    def _after(
+        self, program: Callable[..., Any], batch: Batch, X_next: np.ndarray | None
+    ) -> tuple[Knowledge, bool]:
+        """What is known after a batch, by `programs.learn` or its like, and if all went well."""
         design, numbers = self._same_design()
+        rows, announced = self._rows(batch, X_next, design)
+        options, kind = self._options(), self._readout_kind()
+        with precision_scope(self.precision):
+            known, healthy = program(design, numbers, self._known, rows, announced, options, kind)
+        return known, bool(healthy)
+
+    def _advance(self, batch: Batch, X_next: np.ndarray | None) -> None:
+        design, _ = self._same_design()
         parts = [batch]
         if design.additive and isinstance(design.strength, str):
             parts = [*in_parts(batch, MOST_ROWS)]
@@ -235,18 +246,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         before = self._known if len(parts) == 1 else jax.tree.map(_on_host, self._known)
         for part in parts:
             self._cache.clear()
-            rows, announced = self._rows(part, X_next if part is parts[-1] else None, design)
-            with precision_scope(self.precision):
-                self._known, healthy = programs.learn(
-                    design,
-                    numbers,
-                    self._known,
-                    rows,
-                    announced,
-                    self._options(),
-                    self._readout_kind(),
-                )
-                healthy = bool(healthy)
+            announced = X_next if part is parts[-1] else None
+            self._known, healthy = self._after(programs.learn, part, announced)
             if not healthy and len(parts) > 1:
                 self._known = before
             raise_unless(healthy, "partial_fit: a factorisation failed or a value overflowed")
@@ -292,20 +293,9 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         return self._cache.get("settled", self._settle)
 
     def _settle(self) -> Knowledge:
-        design, numbers = self._same_design()
         assert self._pending is not None
-        rows, announced = self._rows(self._pending, None, design)
-        with precision_scope(self.precision):
-            known, healthy = programs.learn_aside(
-                design,
-                numbers,
-                self._known,
-                rows,
-                announced,
-                self._options(),
-                self._readout_kind(),
-            )
-            raise_unless(bool(healthy), "the batch held back: a factorisation failed")
+        known, healthy = self._after(programs.learn_aside, self._pending, None)
+        raise_unless(healthy, "the batch held back: a factorisation failed")
         return known
 
     def _take_pending(self) -> None:
