@@ -7,6 +7,7 @@ from rvfl_jax import metrics
 from rvfl_jax.checks import NumericalError
 from rvfl_jax.edrvfl import EdRVFLState, edrvfl
 from rvfl_jax.exact import merge_states, unlearn_rows
+from rvfl_jax.feed import batched
 from rvfl_jax.grid import random_points
 from rvfl_jax.history import History
 from rvfl_jax.labels import one_hot
@@ -68,6 +69,7 @@ __all__ = [
     "Stream",
     "Sweep",
     "adaptive_k",
+    "batched",
     "by_task",
     "class_incremental_stream",
     "edrvfl",

@@ -33,6 +33,7 @@ class Examined(NamedTuple):
         class_task: (m,) task of each column.
         rows_of_task: (Q,) test rows of each task.
         expert: (L, n, m) raw scores of the offline expert, then an `Expert`; or None.
+        counts: (m, m) integer zeros to count in which class is taken for which; or None.
     """
 
     Z: Any
@@ -40,6 +41,7 @@ class Examined(NamedTuple):
     class_task: Any
     rows_of_task: Any
     expert: Any
+    counts: Any = None
 
 
 class Evaluation(NamedTuple):
@@ -51,6 +53,8 @@ class Evaluation(NamedTuple):
         learner_accuracy: (L,) class-incremental accuracy of each sub-learner, eq. (33).
         regret: scalar, eq. (34); NaN without an expert.
         kl: scalar, eq. (35); NaN without an expert.
+        confusion: (m, m) rows of the class of column i for which column j was answered; None
+            where nobody counts.
     """
 
     accuracy: dict[str, Array]
@@ -58,6 +62,7 @@ class Evaluation(NamedTuple):
     learner_accuracy: Array
     regret: Array
     kl: Array
+    confusion: Array | None = None
 
 
 def embed_test(learner: Learner, state: State, test: Examined | None) -> Examined | None:
@@ -190,9 +195,12 @@ def evaluate_scores(
     # A task without test rows has no accuracy: 0 / 0 is the NaN that says so.
     task_accuracy = {name: count / test.rows_of_task for name, count in by_task.items()}
     against_expert = _against_expert(scores, probabilities, test)
-    return Evaluation(
-        overall, task_accuracy, accuracy(scores, test.y).astype(scores.dtype), *against_expert
-    )
+    confusion = None
+    if test.counts is not None:
+        answers = jnp.argmax(probabilities, axis=-1)
+        confusion = jnp.asarray(test.counts).at[test.y, answers].add(1)
+    of_learner = accuracy(scores, test.y).astype(scores.dtype)
+    return Evaluation(overall, task_accuracy, of_learner, *against_expert, confusion)
 
 
 def _against_expert(scores: Array, probabilities: Array, test: Examined) -> tuple[Array, Array]:

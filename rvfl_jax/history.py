@@ -8,7 +8,7 @@ import numpy as np
 from rvfl_jax.evaluation import Evaluation, Examined
 from rvfl_jax.metrics import cumulative_regret
 from rvfl_jax.provenance import Provenance
-from rvfl_jax.types import Array, Stream
+from rvfl_jax.types import Array
 
 
 class StepRecord(NamedTuple):
@@ -24,6 +24,11 @@ class StepRecord(NamedTuple):
     hits: Array
     loss: Array
     evaluation: Evaluation | None
+
+
+@jax.tree_util.register_static
+class Classes(tuple[Any, ...]):
+    """Labels in the order of their columns, which JAX takes for structure."""
 
 
 class History(NamedTuple):
@@ -51,6 +56,10 @@ class History(NamedTuple):
             leads a batch and its end was evaluated.
         task_rows: (Q,) test rows of each task.
         provenance: key, learner, versions, device and a fingerprint of the stream.
+        classes: labels in the order of their columns.
+        task_ends: (Q,) last batch of each task; -1 where a task leads none or none is known.
+        confusion: (E, m, m) test rows of the class of column i taken for that of column j;
+            empty unless asked for.
     """
 
     k_t: np.ndarray
@@ -72,12 +81,16 @@ class History(NamedTuple):
     R: dict[str, np.ndarray]
     task_rows: np.ndarray
     provenance: Provenance
+    classes: Classes = Classes()
+    task_ends: np.ndarray = np.zeros(0, int)
+    confusion: np.ndarray = np.zeros((0, 0, 0), int)
 
 
 def build_history(
     scanned: StepRecord,
     schedule: np.ndarray | None,
-    stream: Stream,
+    classes: Any,
+    task_ends: np.ndarray,
     test: Examined | None,
     provenance: Provenance,
 ) -> History:
@@ -86,7 +99,8 @@ def build_history(
     Args:
         scanned: records with a leading axis of batches.
         schedule: (T,) where the test set was looked at, or None.
-        stream: what was learned.
+        classes: labels in the order of their columns.
+        task_ends: (Q,) see `History`.
         test: what was looked at, or None.
         provenance: what the run depends on.
     """
@@ -105,6 +119,8 @@ def build_history(
         "prequential_accuracy": prequential_accuracy,
         "prequential_loss": prequential_loss,
         "provenance": provenance,
+        "classes": Classes(classes),
+        "task_ends": task_ends,
     }
     if record.evaluation is None or schedule is None or test is None:
         layers = record.k_t.shape[1]
@@ -123,8 +139,8 @@ def build_history(
         )
     evaluated = np.flatnonzero(schedule)
     kept: Any = jax.tree.map(lambda leaf: leaf[evaluated], record.evaluation)
-    at_ends = np.searchsorted(evaluated, stream.task_ends)
-    complete = np.isin(stream.task_ends, evaluated).all()
+    at_ends = np.searchsorted(evaluated, task_ends)
+    complete = np.isin(task_ends, evaluated).all()
     return History(
         **common,
         evaluated=evaluated,
@@ -136,4 +152,5 @@ def build_history(
         kl=kept.kl,
         R={name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {},
         task_rows=np.asarray(test.rows_of_task, dtype=int),
+        confusion=np.zeros((0, 0, 0), int) if kept.confusion is None else kept.confusion,
     )

@@ -27,7 +27,7 @@ class Provenance(dict[str, Any]):
 
 def provenance(
     learner: Learner,
-    stream: Stream | Sequence[Stream],
+    data: str | Sequence[str],
     key: Array,
     precision: str,
     **circumstances: Any,
@@ -40,18 +40,17 @@ def provenance(
 
     Args:
         learner: the method; it describes itself in `Learner.description`.
-        stream: one, or several.
+        data: fingerprint of a stream, or of several.
         key: PRNG key of the random features.
         precision: "double" or "single".
         **circumstances: whatever else the results depend on, as JSON takes it.
     """
-    streams = [stream] if isinstance(stream, Stream) else list(stream)
     return Provenance(
         {
             "learner": learner.description,
             "key": _key_data(key),
             "precision": precision,
-            "data": [fingerprint(one) for one in streams],
+            "data": [data] if isinstance(data, str) else list(data),
             **circumstances,
             "versions": versions(),
             "python": platform.python_version(),

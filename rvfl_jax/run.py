@@ -4,34 +4,27 @@
 hands back plain arrays; the scan itself is in `rvfl_jax.scan`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from rvfl_jax.batches import Batches
 from rvfl_jax.checks import NumericalError, one_of, positive_int
-from rvfl_jax.devices import (
-    LAYOUTS,
-    as_auto,
-    check_width,
-    fetch,
-    init_over_mesh,
-    on_devices,
-    place_batches,
-    place_state,
-)
+from rvfl_jax.chunks import Keeping, run_chunks, windows
+from rvfl_jax.devices import LAYOUTS, as_auto, fetch, on_devices, place_batches
 from rvfl_jax.evaluation import Examined, columns_met, worth_following
-from rvfl_jax.health import WORTHLESS
-from rvfl_jax.history import History, StepRecord, build_history
+from rvfl_jax.failure import REMEDY, raise_if_unhealthy
+from rvfl_jax.history import StepRecord, build_history
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.on_request import plan_blocks, run_blocks, scan_blocks
 from rvfl_jax.progress import track
-from rvfl_jax.provenance import digest_of, provenance
+from rvfl_jax.provenance import digest_of, fingerprint, provenance
+from rvfl_jax.run_feed import run_feed
 from rvfl_jax.run_inputs import (
     announce,
     capacity_of,
@@ -42,24 +35,11 @@ from rvfl_jax.run_inputs import (
     encode_test,
     examined,
     schedule_of,
+    start_state,
 )
-from rvfl_jax.scan import (
-    begin_jit,
-    begin_to_follow_jit,
-    embed_jit,
-    finish_jit,
-    init_state,
-    run_whole,
-    scan_jit,
-    whole_stream,
-)
+from rvfl_jax.scan import init_state, run_whole, whole_stream
 from rvfl_jax.stream import check_stream
 from rvfl_jax.types import Array, Learner, Run, State, Stream
-
-REMEDY = (
-    'use precision="double", or solver="square_root" where only single precision exists,'
-    " a larger ridge, or features on a smaller scale"
-)
 
 
 @partial(jax.jit, static_argnames=("learner", "num_classes"))
@@ -103,19 +83,24 @@ def offline_scores(
 
 def run_stream(
     learner: Learner,
-    stream: Stream,
+    stream: Stream | Iterable[tuple[Any, Any]],
     *,
     key: Array,
     test: tuple[Any, Any] | None = None,
     evaluate: str | int = "batch",
     expert: str | np.ndarray | None = "offline",
     guesses: bool = True,
+    confusion: bool = False,
     precision: str = "double",
     num_classes: int | None = None,
+    classes: Sequence[Hashable] | None = None,
+    batch_size: int | None = None,
     state: State | None = None,
     lookahead: Any = None,
     chunk_size: int | None = None,
     progress: bool | Callable[[int, int], None] = False,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
     on_failure: str = "raise",
     mesh: Mesh | None = None,
     layout: str = "rows",
@@ -130,9 +115,16 @@ def run_stream(
     A second run of the same learner on the same shapes compiles nothing; another learner, be
     it of equal options, is another program.
 
+    Anything else that can be iterated is a stream too: a generator, slices of a memory-mapped
+    file, a PyTorch DataLoader, `batched(rows, 64)` of a data set. It gives batches (X, y), in
+    memory one chunk at a time, which are read in a thread while the chunk before is learned, and
+    always one batch further, since that is the look-ahead. Only the numbers of the history grow
+    with it. It has no tasks and no offline expert.
+
     Args:
         learner: the method.
-        stream: from `class_incremental_stream` or built by hand.
+        stream: from `class_incremental_stream` or built by hand, or an iterable of (X, y) with
+            X (rows, s) and y (rows,) labels.
         key: PRNG key of the random features.
         test: (X, y) with labels in the stream's own terms, or None.
         evaluate: when to look at the test set: "batch", "task" (at task ends), "never",
@@ -143,15 +135,25 @@ def run_stream(
         guesses: whether each batch is guessed before it is learned. False leaves the
             prequential figures NaN; a learner in information form with a constant k then
             only adds up, and decides where the test set is looked at and at the end.
+        confusion: whether every look at the test set counts which class was taken for which.
         precision: "double" or "single", for this run only; the global setting is left
             alone.
         num_classes: m, the designed capacity; the classes of the stream when None.
+        classes: of an iterable, all labels in the order of their columns. Without them columns
+            go by order of appearance, up to `num_classes`, and there can be no test.
+        batch_size: of an iterable, most rows of a batch; those of the first when None.
         state: where to go on from; fresh from `key` when None. It is not consumed.
         lookahead: (b', s) inputs that follow the stream, b' at most b, announced to the
             last step; without them the last step has no forward term.
         chunk_size: batches per compiled call. None runs the stream as one program, or in
-            about 20 chunks when progress is shown.
-        progress: True for a progress bar, or a function of (batches done, batches).
+            about 20 chunks when progress is shown or kept; of an iterable, chunks take 32 MB.
+        progress: True for a progress bar, or a function of (batches done, batches; 0 where
+            their number is not known).
+        checkpoint: file that holds, after every chunk, all that the rest of the run depends on.
+            It is replaced in one move, so that a kill at any moment leaves a whole one.
+        resume: go on from that file where there is one. The arguments must be those of the run
+            that wrote it, an iterable must begin anew with the same batches, and the result is
+            that of the run without an interruption, to the last bit.
         on_failure: "raise" a NumericalError that names the batch, or "return" the run with
             `history.healthy` telling.
         mesh: devices to run on together, of one process or of several; None is one device.
@@ -164,37 +166,106 @@ def run_stream(
         Run(state, history); `history.provenance` tells what it depends on.
 
     Raises:
-        ValueError: on unusable input, before anything is compiled.
+        ValueError: on unusable input, before anything is compiled; in an iterable, when it is
+            reached. On a checkpoint that is damaged or of another run, listing what differs.
         NumericalError: if a factorisation failed or a value overflowed.
+        OSError: if the checkpoint cannot be written; the one before is left.
     """
-    check_stream(stream)
-    T, _b, s = stream.X.shape
-    m = capacity_of(num_classes, stream)
-    schedule = schedule_of(evaluate, stream, T)
     if on_failure not in ("raise", "return"):
         raise ValueError(f"on_failure: expected raise or return, got {on_failure!r}")
-    batches = announce(Batches(stream.X, stream.y, stream.weight), lookahead)
-    encoded = None if test is None else encode_test(test, stream, s)
+    one_of("layout", layout, LAYOUTS)
     size = None if chunk_size is None else positive_int("chunk_size", chunk_size)
+    keeping = Keeping(progress, checkpoint, resume)
+    options: dict[str, Any] = {
+        "key": key,
+        "test": test,
+        "evaluate": evaluate,
+        "expert": expert,
+        "confusion": confusion,
+        "precision": precision,
+        "num_classes": num_classes,
+        "state": state,
+        "lookahead": lookahead,
+        "chunk_size": size,
+        "keeping": keeping,
+    }
+    if isinstance(stream, Stream):
+        if classes is not None or batch_size is not None:
+            raise ValueError(
+                "stream: expected an iterable of (X, y) beside classes or batch_size, got a"
+                " Stream, which has its own"
+            )
+        run = _run_in_memory(learner, stream, guesses=guesses, mesh=mesh, layout=layout, **options)
+    elif not guesses or mesh is not None:
+        raise ValueError(
+            "stream: expected one in memory beside guesses=False or a mesh,"
+            f" got {type(stream).__name__}"
+        )
+    else:
+        run = run_feed(learner, stream, classes=classes, batch_size=batch_size, **options)
+    if on_failure == "raise":
+        raise_if_unhealthy(run.history)
+    return run
+
+
+def _run_in_memory(
+    learner: Learner,
+    stream: Stream,
+    *,
+    key: Array,
+    test: tuple[Any, Any] | None,
+    evaluate: str | int,
+    expert: str | np.ndarray | None,
+    guesses: bool,
+    confusion: bool,
+    precision: str,
+    num_classes: int | None,
+    state: State | None,
+    lookahead: Any,
+    chunk_size: int | None,
+    keeping: Keeping,
+    mesh: Mesh | None,
+    layout: str,
+) -> Run:
+    check_stream(stream)
+    T, b, s = stream.X.shape
+    m = capacity_of(num_classes, stream)
+    schedule = schedule_of(evaluate, stream, T)
+    batches = announce(Batches(stream.X, stream.y, stream.weight), lookahead)
+    encoded = None if test is None else encode_test(test, stream.classes, s)
     check_expert(expert, encoded, m)
     if state is not None:
         check_state(state, s, m)
-    one_of("layout", layout, LAYOUTS)
     if mesh is not None:
-        mesh = _check_mesh(mesh, chunk_size, progress)
-    before = state
+        mesh = _check_mesh(mesh, chunk_size, keeping)
+    if keeping.checkpoint is not None and not guesses:
+        raise ValueError(
+            "checkpoint: expected guesses=True, since a run that only adds up is one program"
+        )
+    about = provenance(
+        learner,
+        fingerprint(stream),
+        key,
+        precision,
+        num_classes=m,
+        guesses=guesses,
+        state=None if state is None else digest_of(state),
+        lookahead=None if lookahead is None else digest_of(np.asarray(lookahead)),
+        mesh=None if mesh is None else {"devices": mesh.size, "layout": layout},
+    )
+    journal = keeping.journal(about, evaluate, encoded, expert, confusion)
     with precision_scope(precision):
-        state = _start(learner, state, key, s, m, mesh, layout)
+        state = start_state(learner, state, key, s, m, mesh, layout)
         test_set = None
         if encoded is not None and schedule is not None:
             reference = _reference(learner, state, stream, encoded[0], expert, m)
-            test_set = examined(*encoded, stream, m, reference)
+            test_set = examined(*encoded, stream.class_task, m, reference, confusion)
         columns = None
         if schedule is not None:
             met_by = columns_met(columns_known(state), stream.y, stream.weight)
             columns = np.where(schedule, met_by, 0)
         seen = np.zeros(m, bool)
-        follow = worth_following(columns, stream.X.shape[1], state.theta.shape[1], m)
+        follow = worth_following(columns, b, state.theta.shape[1], m)
         if mesh is not None:
             batches = place_batches(batches, mesh, layout)
         if not guesses and learner.stream.postponed is not None:
@@ -202,7 +273,7 @@ def run_stream(
             final, record = _on_request(
                 learner, state, seen, batches, rows, columns, test_set, mesh, layout
             )
-        elif chunk_size is None and not progress:
+        elif chunk_size is None and not keeping.in_chunks:
             final, record = on_devices(
                 mesh,
                 layout,
@@ -216,49 +287,26 @@ def run_stream(
                 test=test_set,
             )
         else:
-            size = -(-T // 20) if size is None else size
-            final, record = _in_chunks(
-                learner, state, seen, batches, T, min(size, T), columns, test_set, follow, progress
-            )
+            size = min(-(-T // 20) if chunk_size is None else chunk_size, T)
+            done = 0 if journal is None else journal.done
+            with track(T, keeping.progress) as advance:
+                final, record = run_chunks(
+                    learner,
+                    state,
+                    seen,
+                    (batches.X[0], batches.weight[0]),
+                    windows(batches, columns, start=done, total=T, size=size),
+                    test_set,
+                    size=size,
+                    follow=follow,
+                    journal=journal,
+                    advance=advance,
+                )
         jax.block_until_ready(final)
-    history = build_history(
-        jax.tree.map(fetch, record),
-        schedule,
-        stream,
-        test_set,
-        provenance(
-            learner,
-            stream,
-            key,
-            precision,
-            num_classes=m,
-            guesses=guesses,
-            state=None if before is None else digest_of(before),
-            lookahead=None if lookahead is None else digest_of(np.asarray(lookahead)),
-            mesh=None if mesh is None else {"devices": mesh.size, "layout": layout},
-        ),
-    )
-    if on_failure == "raise":
-        raise_if_unhealthy(history)
-    return Run(final, history)
-
-
-def raise_if_unhealthy(history: History) -> None:
-    """NumericalError that names the first unhealthy batch, what went wrong, and a remedy."""
-    healthy = history.healthy
-    if healthy.all():
-        return
-    t, layer = (int(i) for i in np.argwhere(~healthy)[0])
-    residual, condition = history.residual[t, layer], history.condition[t, layer]
-    what = "a factorisation failed or a value was not finite"
-    kept = "; what was learned before is untouched"
-    if residual > WORTHLESS:
-        what = f"the readout is lost to rounding, with a relative residual of {residual:.1g}"
-        kept = ""
-    raise NumericalError(
-        f"batch {t}, sub-learner {layer}: {what}, at a condition of up to {condition:.1g}"
-        f" ({int((~healthy).any(axis=1).sum())} of {len(healthy)} batches affected{kept})."
-        f" Remedy: {REMEDY}."
+    record = jax.tree.map(fetch, record)
+    return Run(
+        final,
+        build_history(record, schedule, stream.classes.tolist(), stream.task_ends, test_set, about),
     )
 
 
@@ -313,46 +361,14 @@ def _on_request(
     return final, StepRecord(**record)
 
 
-def _check_mesh(mesh: Mesh, chunk_size: int | None, progress: Any) -> Mesh:
-    if chunk_size is not None or progress:
+def _check_mesh(mesh: Mesh, chunk_size: int | None, keeping: Keeping) -> Mesh:
+    if chunk_size is not None or keeping.in_chunks:
         raise ValueError(
-            "mesh: expected no chunk_size and no progress, since a run over several devices is"
-            f" one program, got chunk_size={chunk_size!r}, progress={progress!r}"
+            "mesh: expected no chunk_size, progress and checkpoint, since a run over several"
+            f" devices is one program, got chunk_size={chunk_size!r},"
+            f" progress={keeping.progress!r}, checkpoint={keeping.checkpoint!r}"
         )
     return as_auto(mesh)
-
-
-def _start(
-    learner: Learner,
-    state: State | None,
-    key: Array,
-    num_features: int,
-    num_classes: int,
-    mesh: Mesh | None,
-    layout: str,
-) -> State:
-    """The state to begin with, in the precision of this run and on its devices."""
-    if state is not None:
-        state = _in_precision(state)
-        if mesh is None:
-            return state
-        check_width(mesh, layout, state.theta.shape[1])
-        return place_state(state, mesh, layout)
-    if mesh is None:
-        return init_state(learner, key, num_features, num_classes)
-    init = partial(learner.init, num_features=num_features, num_classes=num_classes)
-    check_width(mesh, layout, jax.eval_shape(init, key).theta.shape[1])
-    return init_over_mesh(mesh, layout, learner, key, num_features, num_classes)
-
-
-def _in_precision(state: Any) -> Any:
-    """The state with its numbers in the precision of this run."""
-    dtype = jnp.result_type(float)
-
-    def cast(leaf: Any) -> Any:
-        return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    return jax.tree.map(cast, state)
 
 
 def _finite_scores(scores: Array) -> np.ndarray:
@@ -378,52 +394,3 @@ def _reference(
         batches = Batches(stream.X, stream.y, stream.weight)
         return _finite_scores(_offline_scores(learner, state, batches, X_test, m))
     return expert
-
-
-def _in_chunks(
-    learner: Learner,
-    state: State,
-    seen: Any,
-    batches: Batches,
-    T: int,
-    size: int,
-    columns: np.ndarray | None,
-    test: Examined | None,
-    follow: bool,
-    progress: bool | Callable[[int, int], None],
-) -> tuple[State, StepRecord]:
-    """The stream in several calls of one compiled program.
-
-    The last chunk is filled with empty batches, which leave no trace.
-    """
-    test = embed_jit(learner, state, test)
-    carry = begin_jit(learner, state, batches.X[0], batches.weight[0])
-    # The carry is donated, and its weights may share memory with the caller's state.
-    carry = jax.tree.map(jnp.copy, carry)
-    followed = begin_to_follow_jit(learner, carry, test) if follow else None
-    records = []
-    with track(T, progress) as advance:
-        for start in range(0, T, size):
-            piece = jax.tree.map(partial(_window, start=start, length=size + 1), batches)
-            looks = None if columns is None else _window(columns, start=start, length=size)
-            carry, seen, followed, record = scan_jit(
-                learner,
-                carry,
-                seen,
-                piece,
-                num_steps=size,
-                columns=looks,
-                test=test,
-                followed=followed,
-            )
-            records.append(jax.tree.map(np.asarray, record))
-            advance(min(start + size, T))
-    record = jax.tree.map(lambda *parts: np.concatenate(parts)[:T], *records)
-    return finish_jit(learner, carry), record
-
-
-def _window(array: np.ndarray, *, start: int, length: int) -> np.ndarray:
-    """`length` entries from `start`, filled with zeros beyond the end."""
-    piece = array[start : start + length]
-    missing = length - len(piece)
-    return np.pad(piece, [(0, missing)] + [(0, 0)] * (piece.ndim - 1)) if missing else piece

@@ -1,15 +1,20 @@
 """What `run_stream` is given, checked on the host and brought into the scan's terms."""
 
+from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from rvfl_jax.batches import Batches
 from rvfl_jax.checks import positive_int, real_matrix
-from rvfl_jax.devices import fetch
+from rvfl_jax.devices import check_width, fetch, init_over_mesh, place_state
 from rvfl_jax.evaluation import Examined
 from rvfl_jax.labels import to_columns
-from rvfl_jax.types import Stream
+from rvfl_jax.scan import init_state
+from rvfl_jax.types import Array, Learner, State, Stream
 
 SCHEDULES = ("batch", "task", "never")
 
@@ -94,19 +99,61 @@ def columns_known(state: Any) -> int:
     return int(np.max(known, initial=-1)) + 1
 
 
-def encode_test(test: tuple[Any, Any], stream: Stream, s: int) -> tuple[np.ndarray, np.ndarray]:
+def encode_test(
+    test: tuple[Any, Any], classes: np.ndarray, num_features: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The test set as rows and columns."""
-    X = check_features("test X", test[0], s)
-    y = to_columns("test y", test[1], stream.classes)
+    X = check_features("test X", test[0], num_features)
+    y = to_columns("test y", test[1], classes)
     if len(y) != len(X):
         raise ValueError(f"test y: expected {len(X)} labels, got {len(y)}")
     return X, y
 
 
-def examined(X: np.ndarray, y: np.ndarray, stream: Stream, m: int, reference: Any) -> Examined:
+def examined(
+    X: np.ndarray,
+    y: np.ndarray,
+    class_task: np.ndarray,
+    m: int,
+    reference: Any,
+    confusion: bool = False,
+) -> Examined:
     """The test set as the scan takes it, for a readout of m columns."""
-    spare = m - len(stream.classes)
+    rows = np.bincount(class_task[y], minlength=int(class_task.max()) + 1)
     # Columns that no class has claimed belong to no task.
-    class_task = np.pad(stream.class_task, (0, spare), constant_values=-1)
-    rows = np.bincount(stream.class_task[y], minlength=stream.num_tasks)
-    return Examined(X, y, class_task, rows.astype(np.float32), reference)
+    class_task = np.pad(class_task, (0, m - len(class_task)), constant_values=-1)
+    counts = np.zeros((m, m), np.int32) if confusion else None
+    return Examined(X, y, class_task, rows.astype(np.float32), reference, counts)
+
+
+def start_state(
+    learner: Learner,
+    state: State | None,
+    key: Array,
+    num_features: int,
+    num_classes: int,
+    mesh: Mesh | None,
+    layout: str,
+) -> State:
+    """The state to begin with, in the precision of this run and on its devices."""
+    if state is not None:
+        state = in_precision(state)
+        if mesh is None:
+            return state
+        check_width(mesh, layout, state.theta.shape[1])
+        return place_state(state, mesh, layout)
+    if mesh is None:
+        return init_state(learner, key, num_features, num_classes)
+    init = partial(learner.init, num_features=num_features, num_classes=num_classes)
+    check_width(mesh, layout, jax.eval_shape(init, key).theta.shape[1])
+    return init_over_mesh(mesh, layout, learner, key, num_features, num_classes)
+
+
+def in_precision(state: Any) -> Any:
+    """The state with its numbers in the precision of this run."""
+    dtype = jnp.result_type(float)
+
+    def cast(leaf: Any) -> Any:
+        return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    return jax.tree.map(cast, state)

@@ -16,7 +16,7 @@ from rvfl_jax.evaluation import columns_met
 from rvfl_jax.grid import Axis, axes_of, programs
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.progress import track
-from rvfl_jax.provenance import provenance
+from rvfl_jax.provenance import fingerprint, provenance
 from rvfl_jax.run_inputs import capacity_of, encode_test, examined, schedule_of
 from rvfl_jax.stream import check_stream
 from rvfl_jax.sweep_program import Job, Program, point_at
@@ -109,7 +109,7 @@ def sweep(
     first_learner = make_learner(**point_at(axes, [0] * len(axes)))
     about = provenance(
         first_learner,
-        streams,
+        [fingerprint(one) for one in streams],
         key,
         precision,
         num_classes=m,
@@ -184,7 +184,9 @@ def _job(
     if test is not None and schedule is not None:
         met_by = [columns_met(0, one.y, one.weight) for one in streams]
         columns = np.where(schedule, np.max(met_by, axis=0), 0)
-        sets = [examined(*encode_test(test, one, s), one, m, None) for one in streams]
+        sets = [
+            examined(*encode_test(test, one.classes, s), one.class_task, m, None) for one in streams
+        ]
         X_test = sets[0].Z
         labels = _stack([(e.y, e.class_task, e.rows_of_task) for e in sets], several)
     return Job(key, _stack(batches, several), columns, labels, X_test)

@@ -135,6 +135,15 @@ def test_prequential_record(stream):
             previous = state
 
 
+@pytest.mark.parametrize("chunk_size", [2, 4, 9])
+def test_rows_announced_at_the_end_are_not_learned_in_chunks_either(stream, chunk_size):
+    rows = held_out()[0][:5]
+    whole = rvfl_jax.run_stream(make(), stream, key=KEY, lookahead=rows)
+    parts = rvfl_jax.run_stream(make(), stream, key=KEY, lookahead=rows, chunk_size=chunk_size)
+    np.testing.assert_array_equal(whole.state.theta, parts.state.theta)
+    assert parts.state.num_learned == stream.num_batches
+
+
 @pytest.mark.parametrize("chunk_size", [1, 4, 50])
 def test_chunks_change_no_bit(stream, chunk_size):
     whole = rvfl_jax.run_stream(make(), stream, key=KEY, test=held_out())
