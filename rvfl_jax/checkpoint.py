@@ -60,8 +60,10 @@ def save_checkpoint(path: str | Path, tree: Any, metadata: Mapping[str, Any]) ->
             os.fsync(file.fileno())
         os.replace(name, path)
         _sync_folder(path.parent)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 

@@ -87,6 +87,8 @@ class Journal:
         self._environment = json.loads(json.dumps(environment))
         self._found: Checkpoint | None = None
         self.done, self.digest = 0, None
+        for stale in self.path.parent.glob(f"{self.path.name}*.part"):
+            stale.unlink()
         if not self.path.exists():
             return
         if not resume:

@@ -25,6 +25,8 @@ examples:
       60,000 images in one pass
   rvfl-jax run --dataset features.npz --tasks 10 --batches 200 --precision single
       your own features: arrays X and y, or X_train, y_train, X_test and y_test
+  rvfl-jax run --dataset fashion-mnist --checkpoint kept/ --resume
+      the same command goes on after Ctrl-C, a kill or a power cut, to the same bits
 """
 
 
@@ -78,6 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"rvfl-jax: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        kept = getattr(arguments, "checkpoint", None) is not None
+        print("rvfl-jax: interrupted" + "; --resume goes on" * kept, file=sys.stderr)
+        return 130
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -290,6 +296,15 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--evaluate", default="batch", help="test at every batch, task end (task), or every E"
     )
     group.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help=" ")
+    group.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="keep in this folder what is done"
+    )
+    group.add_argument(
+        "--resume", action="store_true", help="go on with what --checkpoint holds, if anything"
+    )
+    group.add_argument(
+        "--every", type=int, metavar="BATCHES", help="between two checkpoints (about 20 a run)"
+    )
     group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
@@ -391,12 +406,18 @@ def _run(arguments: argparse.Namespace) -> int:
     options = {
         name: value
         for name, value in vars(arguments).items()
-        if name not in ("command", "out", "quiet")
+        if name not in ("command", "out", "quiet", "checkpoint", "resume", "every")
     }
     options["k"] = tuple(options["k"])
     config = Config(**options)
     with _progress(arguments.quiet) as progress:
-        result: Comparison = compare(config, progress)
+        result: Comparison = compare(
+            config,
+            progress,
+            checkpoint=arguments.checkpoint,
+            resume=arguments.resume,
+            every=arguments.every,
+        )
     arguments.out.mkdir(parents=True, exist_ok=True)
     save_results(result, arguments.out / "results.json")
     comparison_figure(result).savefig(arguments.out / "curves.png", dpi=150)

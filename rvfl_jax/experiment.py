@@ -28,6 +28,7 @@ from rvfl_jax.linalg import PRECISIONS, matmul, precision_scope
 from rvfl_jax.offline import separate_edrvfl
 from rvfl_jax.provenance import device, versions
 from rvfl_jax.run import offline_scores, run_stream
+from rvfl_jax.run_folder import RunFolder
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
 from rvfl_jax.strength import adaptive_k
 from rvfl_jax.types import Array, Learner, Stream
@@ -126,15 +127,27 @@ class Comparison:
     seeds: int
 
 
-def compare(config: Config, progress: Progress = lambda label, done, total: None) -> Comparison:
+def compare(
+    config: Config,
+    progress: Progress = lambda label, done, total: None,
+    *,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    every: int | None = None,
+) -> Comparison:
     """Run all styles over all seeds.
 
     Args:
         config: what to compare.
         progress: called with (what, batches done, batches in all).
+        checkpoint: folder in which everything done is kept, or None.
+        resume: go on with what that folder holds, to the same results.
+        every: batches between two checkpoints; about 20 a run when None.
 
     Raises:
-        ValueError: on anything in `config` that cannot be run, before the first run.
+        ValueError: on anything in `config` that cannot be run, before the first run, and on a
+            folder that is damaged or of another comparison.
+        OSError: if the folder cannot be written to.
         NumericalError: if a run's arithmetic failed.
     """
     learners = make_learners(config)
@@ -144,6 +157,7 @@ def compare(config: Config, progress: Progress = lambda label, done, total: None
     few = len(data.X_train) < MANY_ROWS
     default = DEFAULT_SEEDS if few else 1
     seeds = default if config.seeds is None else positive_int("seeds", config.seeds)
+    folder = _folder(config, seeds, checkpoint, resume, every)
     cases = _cases(config, data, seeds)
     result = Comparison(
         config=config,
@@ -160,16 +174,31 @@ def compare(config: Config, progress: Progress = lambda label, done, total: None
         key = jax.random.key(seed)
         progress(f"seed {seed}: {OFFLINE}", done, total)
         first = next(iter(learners.values()))
-        scores, R_ind = _references(config, first, data, stream, tasks, key, result.offline)
+        refer = partial(_references, config, first, data, stream, tasks, key)
+        references, numbers = refer() if folder is None else folder.once(seed, refer)
+        result.offline.add(numbers)
         for style, learner in learners.items():
             report = partial(_report, progress, f"seed {seed}: {style}", done, total)
             report(0, config.batches)
+            kept = None if folder is None else folder.checkpoint(seed, style)
+            begun = kept is not None and kept.exists()
             history, seconds = _timed_run(
-                config, learner, stream, data, scores, key, evaluate, report
+                config,
+                learner,
+                stream,
+                data,
+                references["scores"],
+                key,
+                evaluate,
+                report,
+                kept,
+                every,
             )
+            if folder is not None and kept is not None:
+                seconds = folder.timed(kept, begun, seconds)
             result.styles[style].histories.append(history)
             pace = {"seconds": seconds, "samples_per_second": stream.num_rows / seconds}
-            result.styles[style].add(pace | run_metrics(history, R_ind))
+            result.styles[style].add(pace | run_metrics(history, references["R_ind"]))
             done += config.batches
     progress("done", total, total)
     return result
@@ -208,6 +237,21 @@ def make_learners(config: Config) -> dict[str, Learner]:
     }
 
 
+def _folder(
+    config: Config, seeds: int, checkpoint: Path | None, resume: bool, every: int | None
+) -> RunFolder | None:
+    if checkpoint is None:
+        if resume or every is not None:
+            raise ValueError(
+                "--checkpoint: expected a folder beside --resume and --every, got none"
+            )
+        return None
+    if every is not None:
+        positive_int("--every", every)
+    described = json.loads(json.dumps(asdict(config) | {"seeds": seeds}))
+    return RunFolder(checkpoint, described, resume=resume, every=every)
+
+
 def _evaluate(config: Config) -> str | int:
     """The schedule of evaluations, as `run_stream` takes it."""
     if config.evaluate.isdigit():
@@ -244,9 +288,8 @@ def _references(
     stream: Stream,
     tasks: Stream,
     key: Array,
-    offline: StyleResult,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Test scores of the offline expert, and R_ind of experts on one task each."""
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Test scores of the offline expert, R_ind of experts on one task each, and metrics."""
     columns = to_columns("test y", data.y_test, stream.classes)
     with _clock() as clock:
         scores = offline_scores(learner, stream, data.X_test, key=key, precision=config.precision)
@@ -262,8 +305,7 @@ def _references(
         )
     values = {f"accuracy_{name}": float(hit) for name, hit in hits.items()}
     values |= {"ACC": float(np.mean(by_task_hits)), "seconds": clock.seconds}
-    offline.add(values)
-    return scores, np.asarray(R_ind)
+    return {"scores": scores, "R_ind": np.asarray(R_ind)}, values
 
 
 @partial(jax.jit, static_argnames="learner")
@@ -333,6 +375,8 @@ def _timed_run(
     key: Array,
     evaluate: str | int,
     progress: Callable[[int, int], None],
+    checkpoint: Path | None,
+    every: int | None,
 ) -> tuple[History, float]:
     large = stream.X.size * config.num_nodes > LARGE_RUN
     with _clock() as clock:
@@ -344,7 +388,10 @@ def _timed_run(
             evaluate=evaluate,
             expert=scores,
             precision=config.precision,
-            progress=progress if large else False,
+            chunk_size=every,
+            progress=progress if large or checkpoint is not None else False,
+            checkpoint=checkpoint,
+            resume=checkpoint is not None,
         )
     return run.history, clock.seconds
 

@@ -48,6 +48,9 @@ def _title(result: Comparison) -> str:
 
 def _cell(style: StyleResult, metric: str, factor: int, digits: int) -> str:
     values = factor * np.array(style.metrics.get(metric, []))
+    if metric == "seconds":
+        # A run that was interrupted has no time of its own.
+        values = values[np.isfinite(values)]
     if not len(values) or not np.isfinite(values).all():
         return ""
     mean = f"{np.mean(values):.{digits}f}"
@@ -62,8 +65,10 @@ def closing_lines(result: Comparison) -> Sequence[str]:
         f" throughput include testing {tested} and leave compilation out."
     ]
     for name, style in result.styles.items():
-        rate = np.median(style.metrics["samples_per_second"])
-        lines.append(f"{name}: {result.rows:,} samples in one pass, {rate:,.0f} samples per second")
+        rates = np.array(style.metrics["samples_per_second"])
+        rates = rates[np.isfinite(rates)]
+        pace = f", {np.median(rates):,.0f} samples per second" if len(rates) else ""
+        lines.append(f"{name}: {result.rows:,} samples in one pass{pace}")
         share = np.mean(style.metrics["sigma_share"])
         if share > SIGMA_RULES:
             lines.append(
