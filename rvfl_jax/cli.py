@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from rvfl_jax import __version__
-from rvfl_jax.checks import NumericalError
 
 if TYPE_CHECKING:
     from rvfl_jax.experiment import Comparison, Progress
@@ -75,8 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"rvfl-jax: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    except NumericalError as error:
-        if getattr(arguments, "debug", False):
+    except ArithmeticError as error:
+        from rvfl_jax.checks import NumericalError
+
+        if getattr(arguments, "debug", False) or not isinstance(error, NumericalError):
             raise
         print(f"rvfl-jax: {error}", file=sys.stderr)
         return 1
@@ -399,6 +398,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _run(arguments: argparse.Namespace) -> int:
     # Deferred, so that --help and errors of usage come at once.
+    from rich.console import Console
+
     from rvfl_jax.experiment import Config, compare, save_results
     from rvfl_jax.plots import comparison_figure
     from rvfl_jax.report import closing_lines, comparison_table
@@ -430,6 +431,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
     from rvfl_jax.plots import heat_map
     from rvfl_jax.report import sweep_lines, sweep_table
     from rvfl_jax.sweep_job import SweepConfig, drawn_axes, run_sweep, save_sweep
@@ -484,6 +487,7 @@ def _embed(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator["Progress"]:
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     if quiet:

@@ -1,15 +1,18 @@
-"""Pictures of sweeps show the numbers of the sweep."""
+"""Pictures show the numbers of the run or the sweep."""
 
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import rvfl_jax
+from rvfl_jax import plots
 from rvfl_jax.plots import heat_map
 from rvfl_jax.report import sweep_table
 from rvfl_jax.sweep_job import drawn_axes
+from tests.streams import blobs, ragged_stream
 
 
 @pytest.fixture
@@ -90,3 +93,122 @@ def test_table_has_the_best_first(result):
     assert table.row_count == 4
     assert next(iter(table.columns[0].cells)) == f"{result.best()['k']:.4g}"
     assert [column.header for column in table.columns][:2] == ["k", "ridge"]
+
+
+# Pictures of one run: what is drawn is what the history holds.
+
+
+@pytest.fixture(scope="module")
+def run():
+    stream = ragged_stream(rows=120, num_batches=8)
+    learner = rvfl_jax.edrvfl(num_layers=3, num_nodes=8, ridge=0.5, k=rvfl_jax.adaptive_k(sigma=1))
+    test = blobs(40, seed=0)
+    return rvfl_jax.run_stream(learner, stream, key=jax.random.key(0), test=test, confusion=True)
+
+
+def labelled(axes, label):
+    return next(line for line in axes.get_lines() if line.get_label() == label)
+
+
+def test_accuracy_curve_has_the_ensemble_and_a_box_a_look(run):
+    axes = plots.accuracy_curve(run)
+    line = labelled(axes, "ensemble")
+    np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 9))
+    np.testing.assert_array_equal(line.get_ydata(), run.history.accuracy["class_incremental"])
+    assert len(axes.patches) == 8
+    seen = plots.accuracy_curve(run, protocol="seen")
+    np.testing.assert_array_equal(
+        labelled(seen, "ensemble").get_ydata(), run.history.accuracy["seen"]
+    )
+    assert not seen.patches
+
+
+def test_many_looks_get_a_band(run):
+    many = np.tile(run.history.learner_accuracy, (8, 1))
+    history = run.history._replace(
+        evaluated=np.arange(64),
+        accuracy={"class_incremental": many.mean(axis=1)},
+        learner_accuracy=many,
+    )
+    axes = plots.accuracy_curve(run._replace(history=history))
+    np.testing.assert_array_equal(
+        labelled(axes, "their median").get_ydata(), np.median(many, axis=1)
+    )
+    low, high = axes.collections[0].get_datalim(axes.transData).intervaly
+    assert (low, high) == (many.min(), many.max())
+
+
+def test_transfer_matrix_shows_R(run):
+    axes = plots.transfer_matrix(run, protocol="task_aware")
+    R = run.history.R["task_aware"]
+    np.testing.assert_array_equal(axes.images[0].get_array(), R)
+    assert [text.get_text() for text in axes.texts] == [f"{value:.2f}" for value in R.ravel()]
+
+
+def test_strength_paths_show_every_layer(run):
+    axes = plots.strength_paths(run)
+    for layer in range(3):
+        line = labelled(axes, f"layer {layer + 1}")
+        np.testing.assert_array_equal(line.get_ydata(), run.history.k_next[:-1, layer])
+    assert axes.get_yscale() == "log"
+
+
+def test_regret_and_divergence_have_an_axis_each(run):
+    axes = plots.regret_and_divergence(run)
+    left, right = axes.figure.axes
+    assert left is axes
+    np.testing.assert_array_equal(left.get_lines()[0].get_ydata(), run.history.regret)
+    np.testing.assert_array_equal(right.get_lines()[0].get_ydata(), run.history.kl)
+
+
+def test_confusion_over_time_shows_shares_of_each_class(run):
+    axes = plots.confusion_over_time(run, moments=[4, 8])
+    shown = np.ma.filled(axes.images[0].get_array(), np.nan)
+    assert shown.shape == (4, 9)
+    counts = run.history.confusion[[3, 7]]
+    np.testing.assert_allclose(shown[:, :4], counts[0] / 10)
+    np.testing.assert_allclose(shown[:, 5:], counts[1] / 10)
+    assert np.isnan(shown[:, 4]).all()
+    names = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert names == [str(label) for label in run.history.classes]
+    assert len(plots.confusion_over_time(run).get_xticklabels()) == 2
+
+
+def test_confusion_counts_every_test_row_once(run):
+    counts = run.history.confusion
+    assert counts.shape == (8, 4, 4)
+    assert (counts.sum(axis=(1, 2)) == 40).all()
+    right = counts.diagonal(axis1=1, axis2=2).sum(axis=1) / 40
+    np.testing.assert_allclose(right, run.history.accuracy["class_incremental"])
+
+
+def test_pictures_draw_in_the_axes_they_are_given(run):
+    for picture in (
+        plots.accuracy_curve,
+        plots.transfer_matrix,
+        plots.strength_paths,
+        plots.regret_and_divergence,
+        plots.confusion_over_time,
+    ):
+        axes = Figure().add_subplot()
+        assert picture(run, axes=axes) is axes
+        assert axes.get_xlabel() or axes.get_ylabel()
+
+
+@pytest.mark.parametrize(
+    ("picture", "change", "options", "message"),
+    [
+        ("accuracy_curve", {"evaluated": np.zeros(0, int)}, {}, "looked at a test set"),
+        ("accuracy_curve", {}, {"protocol": "class"}, "protocol: expected one of class_incr"),
+        ("transfer_matrix", {"R": {}}, {}, "evaluated at every task end"),
+        ("strength_paths", {"k_next": np.full((8, 3), np.nan)}, {}, "with forward strengths"),
+        ("regret_and_divergence", {"regret": np.full(8, np.nan)}, {}, "an expert to compare with"),
+        ("confusion_over_time", {"confusion": np.zeros((0, 0, 0))}, {}, "confusion=True"),
+        ("confusion_over_time", {}, {"moments": [9]}, r"moments: expected some of \[1, 2"),
+        ("confusion_over_time", {}, {"moments": []}, "moments: expected some of"),
+    ],
+)
+def test_runs_without_what_a_picture_needs(run, picture, change, options, message):
+    changed = run._replace(history=run.history._replace(**change))
+    with pytest.raises(ValueError, match=message):
+        getattr(plots, picture)(changed, **options)

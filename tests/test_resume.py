@@ -306,7 +306,7 @@ def test_kill_9_at_random_moments(tmp_path):
         time.sleep(rng.uniform(0, whole))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        stages.append(len(list((folder / "kept").iterdir())) if folder.exists() else 0)
+        stages.append(len(list((folder / "kept").iterdir())) if (folder / "kept").exists() else 0)
         assert spawn(folder).wait(timeout=300) == 0
         equal_runs(folder, plain)
     print(f"{KILLS} kills in runs of {whole:.1f} s; files there when killed: {stages}")

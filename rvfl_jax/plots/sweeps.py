@@ -1,111 +1,16 @@
-"""Pictures of runs. Matplotlib figures; nothing here is shown or saved by itself."""
+"""Pictures of sweeps."""
 
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from rvfl_jax.checks import one_of
+from rvfl_jax.plots.style import COLOURS
 from rvfl_jax.sweep_result import CRITERIA, value_in_words
 
 if TYPE_CHECKING:
-    from rvfl_jax.experiment import Comparison, StyleResult
     from rvfl_jax.sweep_result import Sweep
-
-# Okabe and Ito's palette, distinguishable with every common kind of colour vision.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DASHES = ("-", "--", "-.", ":")
-
-
-def comparison_figure(result: "Comparison") -> Figure:
-    """acc(t) with the spread of sub-learners, cumulative regret, and k, style by style.
-
-    Lines are means over seeds. Bands reach from the worst to the best sub-learner, also
-    averaged over seeds. Vertical lines mark the task ends of the first seed.
-    """
-    adaptive = {
-        name: style
-        for name, style in result.styles.items()
-        if np.any(style.histories[0].sigma_share) or np.ptp(_mean(style, "k_next")[:-1]) > 0
-    }
-    figure = Figure(figsize=(11, 6.2), layout="constrained")
-    grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
-    curve = figure.add_subplot(grid[:, 0])
-    regret = figure.add_subplot(grid[0, 1] if adaptive else grid[:, 1])
-    looks = dict(zip(result.styles, _looks(), strict=False))
-    for name, style in result.styles.items():
-        _draw_accuracy(curve, name, style, looks[name])
-        evaluated = style.histories[0].evaluated + 1
-        regret.plot(evaluated, _mean(style, "cumulative_regret"), label=name, **looks[name])
-    offline = float(np.mean(result.offline.metrics["accuracy_class_incremental"]))
-    curve.axhline(offline, color="black", lw=1, ls=(0, (1, 2)))
-    curve.annotate(
-        f"offline expert {offline:.3f}", (1, offline), (2, 4), textcoords="offset points"
-    )
-    curve.set(ylim=(0, 1.02), ylabel="accuracy on the whole test set, acc(t)")
-    curve.set_xlabel("batches learned")
-    curve.legend(loc="lower right", title="line: ensemble, band: sub-learners")
-    regret.set(ylabel="cumulative regret", title="against the offline expert")
-    axes = [curve, regret]
-    if adaptive:
-        axes.append(figure.add_subplot(grid[1, 1]))
-        _draw_strengths(axes[-1], adaptive, looks)
-    for axis in axes:
-        _mark_task_ends(axis, result.task_ends)
-    axes[-1].set_xlabel("batches learned")
-    figure.suptitle(
-        f"{result.dataset}: {result.config.tasks} tasks of new classes in"
-        f" {result.config.batches} batches, one pass, {result.seeds}"
-        f" seed{'s' if result.seeds > 1 else ''}"
-    )
-    return figure
-
-
-def _looks() -> Any:
-    for colour, dash in zip(cycle(COLOURS), cycle(DASHES), strict=False):
-        yield {"color": colour, "ls": dash, "lw": 1.8}
-
-
-def _mean(style: "StyleResult", name: str) -> np.ndarray:
-    return np.mean([getattr(history, name) for history in style.histories], axis=0)
-
-
-def _draw_accuracy(axis: Any, name: str, style: "StyleResult", look: dict[str, Any]) -> None:
-    batches = style.histories[0].evaluated + 1
-    curves = [history.accuracy["class_incremental"] for history in style.histories]
-    axis.plot(batches, np.mean(curves, axis=0), label=name, **look)
-    spread = np.stack([history.learner_accuracy for history in style.histories])
-    axis.fill_between(
-        batches,
-        spread.min(axis=-1).mean(axis=0),
-        spread.max(axis=-1).mean(axis=0),
-        color=look["color"],
-        alpha=0.15,
-        lw=0,
-    )
-
-
-def _draw_strengths(
-    axis: Any, adaptive: dict[str, "StyleResult"], looks: dict[str, dict[str, Any]]
-) -> None:
-    for name, style in adaptive.items():
-        strengths = _mean(style, "k_next")[:-1]
-        batches = np.arange(1, len(strengths) + 1)
-        for layer, path in enumerate(strengths.T):
-            look = {**looks[name], "lw": 1, "alpha": 0.4 + 0.6 / (layer + 1)}
-            axis.plot(batches, path, label=f"{name}, layer {layer + 1}", **look)
-    axis.set(yscale="log", ylabel="forward strength $k_{t+1}$")
-    axis.legend(fontsize="small")
-
-
-def _mark_task_ends(axis: Any, task_ends: np.ndarray) -> None:
-    for end in task_ends:
-        axis.axvline(end + 1, color="0.8", lw=0.8, zorder=0)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", color="0.92")
 
 
 def heat_map(
