@@ -194,7 +194,9 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-layers", type=int, default=2, metavar="L", help="sub-learners")
     parser.add_argument("--num-nodes", type=int, default=256, metavar="N", help="nodes of each")
     parser.add_argument("--ridge", type=float, default=1.0, help="lambda")
-    parser.add_argument("--k", type=float, default=0.0, help="forward strength")
+    parser.add_argument("--k", default="0", help="forward strength, or bayes: adaptive")
+    parser.add_argument("--kappa", type=float, default=1.0, help="scale of the adaptive k")
+    parser.add_argument("--sigma", type=float, default=1e-5, help="noise level of the adaptive k")
     parser.add_argument(
         "--activation", default="relu", help="relu, leaky_relu, sigmoid, tanh or swish"
     )

@@ -20,6 +20,7 @@ from rvfl_jax.checks import positive_int
 from rvfl_jax.estimator import EdRVFLClassifier
 from rvfl_jax.metrics import expected_calibration_error
 from rvfl_jax.model_file import load_model, notes_of, save_model
+from rvfl_jax.strength import AdaptiveK, adaptive_k
 from rvfl_jax.tables import Part, read_parts
 
 BINS = 15
@@ -44,6 +45,35 @@ class Table(NamedTuple):
         return (part.X - np.array(self.mean)) / np.array(self.scale)
 
 
+class Kept(NamedTuple):
+    """A model on disk.
+
+    Attributes:
+        model: the estimator.
+        table: how it reads tables.
+        strengths: one entry a batch learned: k of every sub-learner, put on the batch then
+            announced.
+    """
+
+    model: EdRVFLClassifier
+    table: Table
+    strengths: list[list[float]]
+
+    def learn(self, part: Part) -> None:
+        """The next batch."""
+        assert part.labels is not None
+        labels = np.array(part.labels, dtype=object)
+        self.model.partial_fit(self.table.inputs(part), labels)
+        self.strengths.append(np.asarray(self.model._known.state.k, float).tolist())
+
+    def save(self, folder: Path) -> None:
+        """Replace what is in the folder, and say so."""
+        notes = {"table": self.table._asdict(), "strengths": self.strengths}
+        save_model(self.model, folder, notes=notes)
+        seen, classes = self.model.num_rows_seen_, len(self.model.classes_)
+        print(f"Wrote {folder}: {seen} rows, {classes} classes.", file=sys.stderr)
+
+
 def fit(arguments: argparse.Namespace) -> int:
     """Begin a model and learn a table."""
     rows = positive_int("--batch-rows", arguments.batch_rows)
@@ -53,38 +83,39 @@ def fit(arguments: argparse.Namespace) -> int:
         arguments.num_layers,
         arguments.num_nodes,
         arguments.ridge,
-        arguments.k,
+        _strength(arguments),
         activation=arguments.activation,
         class_balance=arguments.class_balance,
         random_state=arguments.seed,
     )
-    table = None
-    for part in read_parts(arguments.data, rows=rows, label=arguments.label, needs_label=True):
-        if table is None:
-            table = _table_of(part, arguments.label, arguments.scale)
-        _learn(model, table, part)
-    assert table is not None
-    return _saved(model, table, arguments.out)
+    kept = None
+    parts = read_parts(arguments.data, rows=rows, label=arguments.label, needs_label=True)
+    for part in _counted(parts, "learned"):
+        if kept is None:
+            kept = Kept(model, _table_of(part, arguments.label, arguments.scale), [])
+        kept.learn(part)
+    assert kept is not None
+    kept.save(arguments.out)
+    return 0
 
 
 def partial_fit(arguments: argparse.Namespace) -> int:
     """Go on learning; the model in the folder is replaced when all went well."""
-    model, table = _opened(arguments.model)
-    rows = positive_int("--batch-rows", arguments.batch_rows)
-    for part in _parts(arguments.data, table, rows, needs_label=True):
-        _learn(model, table, part)
-    return _saved(model, table, arguments.out or arguments.model)
+    kept = _opened(arguments.model)
+    for part in _parts(arguments, kept.table, "learned", needs_label=True):
+        kept.learn(part)
+    kept.save(arguments.out or arguments.model)
+    return 0
 
 
 def predict(arguments: argparse.Namespace) -> int:
     """Print one prediction a row, as CSV or JSON lines."""
-    model, table = _opened(arguments.model)
-    rows = positive_int("--batch-rows", arguments.batch_rows)
+    model, table, _ = _opened(arguments.model)
     out = io.StringIO()
     classes = [str(label) for label in model.classes_]
     write = _json_lines if arguments.format == "jsonl" else _csv_lines
     header = True
-    for part in _parts(arguments.data, table, rows, needs_label=False):
+    for part in _parts(arguments, table, "predicted", needs_label=False):
         proba = model.predict_proba(table.inputs(part))
         write(out, classes, proba, arguments.probabilities, header)
         header = False
@@ -94,12 +125,11 @@ def predict(arguments: argparse.Namespace) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print accuracy and calibration on a labelled table that the model has not seen."""
-    model, table = _opened(arguments.model)
-    rows = positive_int("--batch-rows", arguments.batch_rows)
+    model, table, _ = _opened(arguments.model)
     classes = [str(label) for label in model.classes_]
     column_of = {label: c for c, label in enumerate(classes)}
     probabilities, truth = [], []
-    for part in _parts(arguments.data, table, rows, needs_label=True):
+    for part in _parts(arguments, table, "evaluated", needs_label=True):
         assert part.labels is not None
         unknown = next((label for label in part.labels if label not in column_of), None)
         if unknown is not None:
@@ -125,8 +155,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def inspect(arguments: argparse.Namespace) -> int:
     """Print what a model is and what it has learned."""
-    model, table = _opened(arguments.model)
-    known = model._settled()
+    model, table, strengths = _opened(arguments.model)
     counts = zip(model.classes_, model.class_count_, strict=True)
     found = {
         "parameters": {name: repr(value) for name, value in model.get_params().items()},
@@ -135,7 +164,7 @@ def inspect(arguments: argparse.Namespace) -> int:
         "rows": model.num_rows_seen_,
         "rows_of_class": {str(label): float(count) for label, count in counts},
         "condition_at_most": _condition(model),
-        "forward_strength": np.asarray(known.state.k).tolist(),
+        "forward_strengths": strengths,
         "inverse_temperature": model.inverse_temperature_,
     }
     print(json.dumps(found, indent=2, ensure_ascii=False))
@@ -158,31 +187,49 @@ def _table_of(part: Part, label: str, scale: str) -> Table:
     return Table(label, list(part.columns), mean.tolist(), deviation.tolist())
 
 
-def _parts(data: str, table: Table, rows: int, *, needs_label: bool) -> Iterator[Part]:
-    return read_parts(
-        data, rows=rows, label=table.label, columns=table.columns, needs_label=needs_label
+def _strength(arguments: argparse.Namespace) -> float | AdaptiveK:
+    """--k as the estimator takes it."""
+    if arguments.k == "bayes":
+        return adaptive_k(arguments.kappa, arguments.sigma)
+    try:
+        return float(arguments.k)
+    except ValueError:
+        raise ValueError(f"--k: expected a number or bayes, got {arguments.k!r}") from None
+
+
+def _parts(
+    arguments: argparse.Namespace, table: Table, done: str, *, needs_label: bool
+) -> Iterator[Part]:
+    parts = read_parts(
+        arguments.data,
+        rows=positive_int("--batch-rows", arguments.batch_rows),
+        label=table.label,
+        columns=table.columns,
+        needs_label=needs_label,
     )
+    return _counted(parts, done)
 
 
-def _learn(model: EdRVFLClassifier, table: Table, part: Part) -> None:
-    assert part.labels is not None
-    model.partial_fit(table.inputs(part), np.array(part.labels, dtype=object))
+def _counted(parts: Iterator[Part], done: str) -> Iterator[Part]:
+    """The parts, with the rows so far on standard error where somebody is watching."""
+    if not sys.stderr.isatty():
+        yield from parts
+        return
+    rows = 0
+    try:
+        for part in parts:
+            yield part
+            rows += len(part.X)
+            print(f"\r{rows:,} rows {done}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _saved(model: EdRVFLClassifier, table: Table, folder: Path) -> int:
-    save_model(model, folder, notes={"table": table._asdict()})
-    print(
-        f"Wrote {folder}: {model.num_rows_seen_} rows, {len(model.classes_)} classes.",
-        file=sys.stderr,
-    )
-    return 0
-
-
-def _opened(folder: Path) -> tuple[EdRVFLClassifier, Table]:
+def _opened(folder: Path) -> Kept:
     model, notes = load_model(folder), notes_of(folder)
     if "table" not in notes:
         raise ValueError(f"{folder}: expected a model that `rvfl-jax fit` made, got another")
-    return model, Table(**notes["table"])
+    return Kept(model, Table(**notes["table"]), notes.get("strengths", []))
 
 
 def _csv_lines(

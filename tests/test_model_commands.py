@@ -63,6 +63,30 @@ def test_a_model_learns_more_and_answers(model, tmp_path, capsys):
     assert found["rows"] == len(whole) + len(table(classes=3))
 
 
+def test_inspect_tells_the_path_of_an_adaptive_strength(tmp_path, capsys):
+    table().to_csv(tmp_path / "t.csv", index=False)
+    arguments = ["fit", tmp_path / "t.csv", *FIT, "--num-layers", 2, "--batch-rows", 60]
+    arguments += ["--out", tmp_path / "m", "--k", "bayes", "--sigma", "0.1"]
+    assert called(capsys, *arguments)[0] == 0
+    assert called(capsys, "partial-fit", tmp_path / "m", tmp_path / "t.csv")[0] == 0
+    found = json.loads(called(capsys, "inspect", tmp_path / "m")[1])
+    path = np.array(found["forward_strengths"])
+    assert path.shape == (4 + 1, 2)
+    # The first batch of all is held until the second announces itself.
+    assert (path[1:] > 0).all()
+    assert (np.diff(path[1:], axis=0) != 0).all()
+    assert "adaptive" in found["parameters"]["k"] or "Adaptive" in found["parameters"]["k"]
+
+
+def test_rows_are_counted_where_somebody_watches(model, tmp_path, capsys, monkeypatch):
+    table(classes=3).to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    status, out, err = called(capsys, "predict", model, tmp_path / "t.csv", "--batch-rows", 100)
+    assert status == 0
+    assert "rows" not in out
+    assert "\r100 rows predicted" in err
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npz", "stdin"])
 def test_every_kind_of_table_gives_one_answer(model, tmp_path, capsys, kind, monkeypatch):
     frame = table(seed=1, classes=3)
@@ -163,6 +187,7 @@ def test_other_errors_are_one_line_too(model, tmp_path, capsys):
         (["predict", model, tmp_path / "y.npz"], "expected an array X"),
         (["predict", model, here, "--batch-rows", "0"], "--batch-rows: expected"),
         (["fit", here, *FIT, "--out", tmp_path / "n", "--ridge", "-1"], "ridge: expected"),
+        (["fit", here, *FIT, "--out", tmp_path / "n", "--k", "auto"], "--k: expected a number or"),
     ):
         status, out, err = called(capsys, *arguments)
         assert (status, out, err.count("\n")) == (2, "", 1), err
