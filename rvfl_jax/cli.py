@@ -1,6 +1,7 @@
 """The command line: `rvfl-jax`, or `python -m rvfl_jax`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,8 @@ examples:
       a CSV from standard input
   rvfl-jax evaluate flowers/ held_out.csv
   rvfl-jax inspect flowers/
+  rvfl-jax export flowers/ --out flowers.npz
+      its docstring, python -m pydoc rvfl_jax.serving, tells how to read that file
 """
 
 
@@ -137,13 +140,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_model_commands(commands: Any) -> None:
-    """fit, partial-fit, predict, evaluate and inspect."""
+    """fit, partial-fit, predict, evaluate, inspect and export."""
     meanings = {
         "fit": "learn a table and write a model",
         "partial-fit": "go on learning with another table",
         "predict": "print the label of every row of a table",
         "evaluate": "print accuracy and calibration on a labelled table",
         "inspect": "print what a model has learned",
+        "export": "write a file that predicts where only JAX and NumPy are installed",
     }
     for name, meaning in meanings.items():
         parser = commands.add_parser(
@@ -159,7 +163,7 @@ def _add_model_commands(commands: Any) -> None:
         parser.set_defaults(command=_model_command, name=name)
         if name != "fit":
             parser.add_argument("model", type=Path, help="folder that fit wrote")
-        if name != "inspect":
+        if name not in ("inspect", "export"):
             parser.add_argument("data", help="table, or - for standard input")
             parser.add_argument("--batch-rows", type=int, default=1024, help="rows at once")
         parser.add_argument("--debug", action="store_true", help="show where an error came from")
@@ -172,6 +176,18 @@ def _add_model_commands(commands: Any) -> None:
                 metavar="DIR",
                 help="where to write (default: the model itself)",
                 default=argparse.SUPPRESS,
+            )
+        if name == "export":
+            parser.add_argument(
+                "--out",
+                type=Path,
+                required=True,
+                metavar="FILE",
+                help=".npz to write",
+                default=argparse.SUPPRESS,
+            )
+            parser.add_argument(
+                "--batch-size", type=int, metavar="ROWS", help="of each call (default: any number)"
             )
         if name == "predict":
             parser.add_argument("--format", choices=("csv", "jsonl"), default="csv", help=" ")
@@ -463,6 +479,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _model_command(arguments: argparse.Namespace) -> int:
+    # Threads of OpenBLAS wait for each other by spinning: on a machine that other work shares,
+    # factors of a few hundred columns take fifty times as long with two of them as with one.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from rvfl_jax import model_commands
 
     if arguments.name == "partial-fit":

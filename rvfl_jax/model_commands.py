@@ -149,7 +149,24 @@ def evaluate(arguments: argparse.Namespace) -> int:
         "expected_calibration_error": expected_calibration_error(proba, columns, num_bins=BINS),
         "accuracy_by_class": by_class,
     }
-    print(json.dumps(found, indent=2, ensure_ascii=False))
+    _tell(found)
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write a file that predicts where only JAX and NumPy are installed."""
+    from rvfl_jax.serving import export_model
+
+    model, table, _ = _opened(arguments.model)
+    export_model(
+        model,
+        arguments.out,
+        batch_size=arguments.batch_size,
+        mean=table.mean,
+        scale=table.scale,
+        columns=table.columns,
+    )
+    print(f"Wrote {arguments.out}: {len(table.columns)} columns to {len(model.classes_)} classes.")
     return 0
 
 
@@ -164,11 +181,17 @@ def inspect(arguments: argparse.Namespace) -> int:
         "rows": model.num_rows_seen_,
         "rows_of_class": {str(label): float(count) for label, count in counts},
         "condition_at_most": _condition(model),
-        "forward_strengths": strengths,
+        "forward_strengths": strengths if isinstance(model.k, AdaptiveK) else strengths[-1:],
         "inverse_temperature": model.inverse_temperature_,
     }
-    print(json.dumps(found, indent=2, ensure_ascii=False))
+    _tell(found)
     return 0
+
+
+def _tell(found: dict[str, Any]) -> None:
+    """A JSON object with a line for each of its members."""
+    lines = [f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in found.items()]
+    print("{\n" + ",\n".join(lines) + "\n}")
 
 
 def _condition(model: EdRVFLClassifier) -> list[float]:

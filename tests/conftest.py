@@ -3,6 +3,8 @@ import os
 # Most of the tests' time is compilation; the numbers hold at any level of optimisation.
 # Tests of the main job and of threads run in processes of their own, without this flag.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Two workers on two cores: threads of OpenBLAS that wait for each other's turn wait in vain.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import matplotlib
