@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rvfl_jax.ridge_choice import generalised_cross_validation, with_ridge
     from rvfl_jax.run import offline_scores, run_stream
     from rvfl_jax.scan import scan_stream
+    from rvfl_jax.serving import export_learner, export_model
     from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
     from rvfl_jax.strength import adaptive_k
     from rvfl_jax.sweep import sweep
@@ -56,6 +57,8 @@ _WHERE = {
     "by_task": "rvfl_jax.stream",
     "class_incremental_stream": "rvfl_jax.stream",
     "edrvfl": "rvfl_jax.edrvfl",
+    "export_learner": "rvfl_jax.serving",
+    "export_model": "rvfl_jax.serving",
     "features": "rvfl_jax.network",
     "fine_tuned_edrvfl": "rvfl_jax.offline",
     "generalised_cross_validation": "rvfl_jax.ridge_choice",
@@ -124,6 +127,8 @@ __all__ = [
     "by_task",
     "class_incremental_stream",
     "edrvfl",
+    "export_learner",
+    "export_model",
     "features",
     "fine_tuned_edrvfl",
     "generalised_cross_validation",

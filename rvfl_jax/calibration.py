@@ -172,8 +172,9 @@ def inverse_temperature(guesses: Guesses, counts: Any, link: str) -> float:
     return float(np.exp((logs[0] + even * (logs[1] - logs[0])) * number / (number + FEW)))
 
 
-def probabilities(z: np.ndarray, power: float, link: str) -> np.ndarray:
-    """(n, m) calibrated probabilities of scores over the classes met."""
-    logits = power * linked(z, link, np)
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+def probabilities(z: Any, power: Any, link: str, numpy: Any = np) -> Any:
+    """(n, m) calibrated probabilities of scores, in NumPy or JAX; 0 where those are very small."""
+    logits = linked(z, link, numpy)
+    # The power comes last: XLA would move one that it knows past the maximum, which rounds anew.
+    weights = numpy.exp(power * (logits - logits.max(axis=-1, keepdims=True)))
     return weights / weights.sum(axis=-1, keepdims=True)

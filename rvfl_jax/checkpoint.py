@@ -8,10 +8,10 @@ is strict: whatever differs from what is expected is listed, all of it, and noth
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import jax
 import jax.numpy as jnp
@@ -50,21 +50,36 @@ def save_checkpoint(path: str | Path, tree: Any, metadata: Mapping[str, Any]) ->
         "arrays": {name: [str(a.dtype), list(a.shape)] for name, a in arrays.items()},
         "metadata": dict(metadata),
     }
-    text = np.frombuffer(json.dumps(described).encode(), np.uint8)
-    handle, name = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
+    members = {f"array {name}": array for name, array in arrays.items()}
+    write_npz(path, {_METADATA: json_bytes(described), **members})
+
+
+def write_npz(path: Path, members: Mapping[str, np.ndarray]) -> None:
+    """Write arrays that are no objects; the file at `path` is replaced in one move.
+
+    Raises:
+        OSError: if the file cannot be written; what was at `path` is untouched.
+    """
+    # Not of `tempfile`, whose files nobody else may read.
+    part = path.with_name(f"{path.name}.{uuid4().hex}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
-            # Named by keyword, which `allow_pickle=False` has no say in: no array is an object.
-            np.savez(file, **{_METADATA: text}, **{f"array {k}": v for k, v in arrays.items()})  # type: ignore[arg-type]
+        with part.open("xb") as file:
+            # Named by keyword, which `allow_pickle=False` has no say in.
+            np.savez(file, **members)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(part, path)
         _sync_folder(path.parent)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
+        part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def json_bytes(described: Mapping[str, Any]) -> np.ndarray:
+    """(bytes,) uint8 of a description as JSON."""
+    return np.frombuffer(json.dumps(described).encode(), np.uint8)
 
 
 def load_checkpoint_file(path: str | Path) -> Checkpoint:

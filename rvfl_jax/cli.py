@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         return int(arguments.command(arguments))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         if getattr(arguments, "debug", False):
             raise
         print(f"rvfl-jax: {' '.join(str(error).split())}", file=sys.stderr)

@@ -1,9 +1,11 @@
 """The learners as a scikit-learn classifier, for people with data in batches and new classes."""
 
 from collections.abc import Set
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from jax.tree_util import Partial
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -16,7 +18,6 @@ from rvfl_jax.calibration import (
     inverse_temperature,
     linked,
     no_guesses,
-    probabilities,
     scaled_guesses,
 )
 from rvfl_jax.checks import one_of
@@ -209,12 +210,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         after one of `class_balance` that of the scores before.
         See `rvfl_jax.calibration`.
         """
-        _, columns = self._classes()
-        met = self._rows_of_class[columns] > 0
-        z = self._scores(X)[:, columns[met]]
-        result = np.zeros((len(z), len(columns)))
-        result[:, met] = probabilities(z, self.inverse_temperature_, LINKS[self.readout])
-        return result
+        program = self._program()
+        parts = self._in_buckets(self._inputs(X, reset=False), program)
+        return np.concatenate(parts)[:, self._classes()[1]].astype(float)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """(n, classes) logarithms of `predict_proba`."""
@@ -477,9 +475,18 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> np.ndarray:
         """(n, capacity) scores of the ensemble by column."""
+        program = partial(programs.answer, *self._asking())
+        return np.concatenate(self._in_buckets(self._inputs(X, reset=False), program))
+
+    def _program(self) -> Partial:
+        design, *learned = self._asking()
+        program = partial(programs.probable, design, kind=self.readout)
+        return Partial(program, *learned, self.inverse_temperature_)
+
+    def _asking(self) -> tuple[Design, Any, Readout, np.ndarray]:
+        """Design, weights, readout and (capacity,) which classes were met."""
         known = self._asked()
         self._check_options()
-        X = self._inputs(X, reset=False)
         design, _ = self._same_design()
         options = (float(self.class_balance), float(self.shrinkage), self.readout)
 
@@ -490,10 +497,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 ) > 0
 
         readout, seen = self._cache.get(options, compute)
-        parts = self._in_buckets(
-            X, lambda part: programs.answer(design, known.state.W, readout, seen, part)
-        )
-        return np.concatenate(parts)
+        return design, known.state.W, readout, seen
 
 
 def _labels(name: str, y: Any) -> np.ndarray:

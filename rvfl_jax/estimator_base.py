@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -338,6 +339,13 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     def _sized(self, X: np.ndarray, size: int) -> np.ndarray:
         """Padded, and of one dtype, so that programs do not multiply by that of the caller."""
         return padded(X.astype(self._dtype), size)
+
+    def _program(self) -> Partial:
+        """From (n, s) padded rows, intercept included, to (n, m) numbers told of each.
+
+        A tree whose leaves are all that was learned, so that it can be exported.
+        """
+        raise NotImplementedError
 
     def _in_buckets(self, X: np.ndarray, program: Callable[[np.ndarray], Any]) -> list[np.ndarray]:
         """Results of a program on padded parts of X, without the padding."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rvfl_jax.calibration import Guesses, tally
+from rvfl_jax.calibration import Guesses, probabilities, tally
 from rvfl_jax.edrvfl import edrvfl
 from rvfl_jax.exact import batch_sums, forgotten_state, is_sound, merged_state, sums_of
 from rvfl_jax.learner import combiner
@@ -276,10 +276,26 @@ def answer(design: Design, W: Array, readout: Readout, seen: Array, X: Array) ->
     return together(scores, seen, design.combine)
 
 
+@partial(jax.jit, static_argnames=("design", "kind"))
+def probable(
+    design: Design,
+    W: Array,
+    readout: Readout,
+    seen: Array,
+    power: Array | float,
+    X: Array,
+    kind: str,
+) -> Array:
+    """(n, m) calibrated probabilities; 0 in columns of classes never met."""
+    return probabilities(answer(design, W, readout, seen, X), power, LINKS[kind], jnp)
+
+
 @partial(jax.jit, static_argnames=("design",))
-def sub_scores(design: Design, W: Array, theta: Array, X: Array) -> Array:
-    """(L, n, m) raw scores of every sub-learner."""
-    return matmul(features(W, jnp.asarray(X), design.activation), theta)
+def predicted(design: Design, W: Array, theta: Array, X: Array) -> Array:
+    """(n, m) mean or median of what the sub-learners of a regressor predict."""
+    each = matmul(features(W, jnp.asarray(X), design.activation), theta)
+    ensemble = jnp.median if dict(design.options)["ensemble"] == "median" else jnp.mean
+    return ensemble(each, axis=0)
 
 
 @partial(jax.jit, static_argnames=("design",))

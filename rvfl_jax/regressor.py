@@ -1,8 +1,10 @@
 """The same learners as a scikit-learn regressor: the theory is one of squared loss anyway."""
 
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from jax.tree_util import Partial
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
@@ -120,21 +122,19 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
 
     def predict(self, X: Any) -> np.ndarray:
         """(n,) or (n, outputs) predictions."""
-        check_is_fitted(self)
-        known = self._settled()
-        design, _ = self._same_design()
-        X = self._inputs(X, reset=False)
-        parts = self._in_buckets(
-            X, lambda part: programs.sub_scores(design, known.state.W, known.state.theta, part)
-        )
-        ensemble = np.median if self.ensemble == "median" else np.mean
-        predicted = ensemble(np.concatenate(parts, axis=1), axis=0)
+        program = self._program()
+        predicted = np.concatenate(self._in_buckets(self._inputs(X, reset=False), program))
         return predicted[:, 0] if self._one_output else predicted
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def _program(self) -> Partial:
+        check_is_fitted(self)
+        state = self._settled().state
+        return Partial(partial(programs.predicted, self._same_design()[0]), state.W, state.theta)
 
     def _check_options(self) -> None:
         one_of("ensemble", self.ensemble, ENSEMBLES)

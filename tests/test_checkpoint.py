@@ -44,6 +44,15 @@ def test_round_trip_is_bitwise(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
 
 
+def test_files_can_be_read_by_whom_the_folder_allows(tmp_path):
+    before = os.umask(0o027)
+    try:
+        save_checkpoint(tmp_path / "a.npz", tree(), {})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.npz").stat().st_mode & 0o777 == 0o640
+
+
 def test_restore_lists_all_differences(tmp_path):
     path = tmp_path / "a.npz"
     save_checkpoint(path, {"a": np.zeros(3), "b": np.zeros(2), "c": np.zeros(1)}, {})

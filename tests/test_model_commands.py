@@ -5,9 +5,11 @@ import io
 import json
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
+from jax import export
 
 from rvfl_jax.cli import main
 from rvfl_jax.tables import read_parts
@@ -206,3 +208,23 @@ def test_parts_are_those_of_the_whole(tmp_path):
         np.testing.assert_allclose(X, frame.drop(columns="species").to_numpy())
         labels = [label for part in parts for label in part.labels]
         assert labels == frame.species.tolist()
+
+
+def test_exported_models_answer_like_predict(model, tmp_path, capsys):
+    table(classes=3, seed=2).to_csv(tmp_path / "t.csv", index=False)
+    status, out, err = called(capsys, "export", model, "--out", tmp_path / "p.npz")
+    assert (status, err) == (0, "")
+    assert out == f"Wrote {tmp_path / 'p.npz'}: 5 columns to 3 classes.\n"
+    said = called(capsys, "predict", model, tmp_path / "t.csv", "--format", "jsonl")[1]
+    file = np.load(tmp_path / "p.npz")
+    X = table(classes=3, seed=2).drop(columns="species").to_numpy(float)
+    with jax.enable_x64(True):
+        answers = np.asarray(export.deserialize(bytearray(file["predict"])).call(X))
+    labels = file["classes"][answers.argmax(axis=1)]
+    assert labels.tolist() == [json.loads(line)["label"] for line in said.splitlines()]
+    status, out, err = called(
+        capsys, "export", model, "--out", tmp_path / "q.npz", "--batch-size", "0"
+    )
+    assert (status, out) == (2, "")
+    assert "batch_size: expected an integer of at least 1" in err
+    assert not (tmp_path / "q.npz").exists()

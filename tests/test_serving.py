@@ -1,0 +1,321 @@
+"""Exported predictors answer without the package, and with the bits of their models."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from jax import export
+
+import rvfl_jax
+from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor
+from rvfl_jax.model_commands import _opened
+from rvfl_jax.serving import PLATFORMS, export_learner, export_model
+from tests.streams import blobs, environment
+from tests.test_model_commands import FIT, NAMES, table
+
+ROOT = Path(__file__).parents[1]
+SMALL = {"num_layers": 1, "num_nodes": 8, "random_state": 0}
+
+SERVER = """
+import sys
+sys.modules["rvfl_jax"] = None
+try:
+    import rvfl_jax
+except ImportError:
+    pass
+else:
+    raise SystemExit("rvfl_jax could be imported")
+
+import json, pathlib
+import jax, numpy as np
+from jax import export
+
+for said in map(np.load, sorted(pathlib.Path(sys.argv[1]).glob("*.said.npz"))):
+    name = said.fid.name.removesuffix(".said.npz")
+    for rows in [int(member.removeprefix("X ")) for member in said.files if member[0] == "X"]:
+        for path in [f"{name}.npz"] + ([f"{name}_64.npz"] if rows == 64 else []):
+            file = np.load(path)
+            predict = export.deserialize(bytearray(file["predict"]))
+            with jax.enable_x64(json.loads(file["metadata"].tobytes())["precision"] == "double"):
+                got = np.asarray(predict.call(said[f"X {rows}"]))
+            expected = said[f"answer {rows}"]
+            same = got.shape == expected.shape and (got.astype(float) == expected).all()
+            labels = file["classes"][got.argmax(axis=1)][:3].tolist() if "classes" in file else []
+            print(json.dumps([pathlib.Path(path).name, rows, bool(same), labels]))
+"""
+
+
+def run(*arguments):
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=environment(),
+        cwd=ROOT,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+OTHERS = ["learner_single", "learner_median", "classifier_single", "classifier_forward"]
+OTHERS += ["classifier_discriminant", "classifier_long", "regressor", "regressor_median"]
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(["learner", "classifier", "table"], id="few"),
+        pytest.param(OTHERS, marks=pytest.mark.slow, id="all"),
+    ],
+)
+def test_answers_without_the_package_have_the_same_bits(tmp_path, cases):
+    run("-m", "tests.exported", tmp_path, *cases)
+    served = [json.loads(line) for line in run("-c", SERVER, tmp_path).splitlines()]
+    assert [row for row in served if not row[2]] == []
+    rows = {name: [] for name in sorted({row[0] for row in served})}
+    for name, count, _, labels in served:
+        rows[name].append(count)
+        assert set(labels) <= {"ash", "beech", "cedar", "elm"}
+        assert bool(labels) != name.startswith("regressor")
+    for name in cases:
+        long = name == "classifier_long"
+        assert rows[f"{name}.npz"] == ([64, 4096, 4097, 9000] if long else [1, 7, 64, 300])
+        assert rows[f"{name}_64.npz"] == [64]
+
+
+def loaded(path):
+    with np.load(path, allow_pickle=False) as file:
+        members = {name: file[name] for name in file.files}
+    metadata = json.loads(members["metadata"].tobytes())
+    return export.deserialize(bytearray(members["predict"])), members, metadata
+
+
+def fitted(**options):
+    X, y = blobs(60)
+    return EdRVFLClassifier(**SMALL | options).fit(X, y)
+
+
+def test_members_and_metadata(tmp_path):
+    double_before = jax.config.jax_enable_x64
+    export_model(fitted(), tmp_path / "a.npz", batch_size=np.int64(5), columns=list("abcdef"))
+    assert jax.config.jax_enable_x64 == double_before
+    predict, members, metadata = loaded(tmp_path / "a.npz")
+    assert sorted(members) == ["classes", "metadata", "predict"]
+    assert members["classes"].tolist() == [0, 1, 2, 3]
+    versions = metadata.pop("versions")
+    assert versions["jax"] == jax.__version__
+    assert versions["rvfl-jax"] == rvfl_jax.__version__
+    assert metadata == {
+        "format": 1,
+        "kind": "classifier",
+        "precision": "double",
+        "dtype": "float64",
+        "num_features": 6,
+        "batch_size": 5,
+        "columns": list("abcdef"),
+        "standardised": False,
+        "platforms": list(PLATFORMS),
+    }
+    assert predict.platforms == PLATFORMS
+    assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_a_regressor_has_no_classes_and_replaces_what_was_there(tmp_path):
+    X, y = blobs(60)
+    frame = pd.DataFrame(X, columns=list("uvwxyz"))
+    model = EdRVFLRegressor(**SMALL, precision="single").fit(frame, y)
+    (tmp_path / "a.npz").write_text("before")
+    export_model(model, tmp_path / "a.npz")
+    predict, members, metadata = loaded(tmp_path / "a.npz")
+    assert sorted(members) == ["metadata", "predict"]
+    assert (metadata["kind"], metadata["dtype"]) == ("regressor", "float32")
+    assert (metadata["batch_size"], metadata["columns"]) == (None, list("uvwxyz"))
+    assert predict.call(X.astype(np.float32)).shape == (60,)
+
+
+def test_what_does_not_fit_is_refused_at_serving(tmp_path):
+    export_model(fitted(), tmp_path / "a.npz", batch_size=5)
+    predict = loaded(tmp_path / "a.npz")[0]
+    with jax.enable_x64(True):
+        with pytest.raises(ValueError, match="shape"):
+            predict.call(np.zeros((5, 7)))
+        with pytest.raises(ValueError, match="shape"):
+            predict.call(np.zeros((6, 6)))
+        with pytest.raises(ValueError, match="expected float64 and called with float32"):
+            predict.call(np.zeros((5, 6), np.float32))
+    # Where JAX is in single precision, inputs never arrive in double.
+    with pytest.raises(ValueError, match="expected float64 and called with float32"):
+        predict.call(np.zeros((5, 6)))
+
+
+def test_a_file_for_other_machines_says_so(tmp_path):
+    export_model(fitted(), tmp_path / "a.npz", platforms=["cuda"])
+    predict, _, metadata = loaded(tmp_path / "a.npz")
+    assert metadata["platforms"] == ["cuda"]
+    with jax.enable_x64(True), pytest.raises(ValueError, match="cuda"):
+        predict.call(np.zeros((2, 6)))
+
+
+def test_a_model_of_the_command_line_takes_raw_features(tmp_path, capsys):
+    from rvfl_jax.cli import main
+    from rvfl_jax.tables import read_parts
+
+    table().to_csv(tmp_path / "a.csv", index=False)
+    assert main(["fit", str(tmp_path / "a.csv"), *FIT, "--out", str(tmp_path / "model")]) == 0
+    capsys.readouterr()
+    model, read = _opened(tmp_path / "model")[:2]
+    export_model(model, tmp_path / "a.npz", mean=read.mean, scale=read.scale, columns=read.columns)
+    predict, members, metadata = loaded(tmp_path / "a.npz")
+    assert metadata["columns"] == ["a", "b", "c", "d", "e"]
+    assert metadata["standardised"]
+    assert members["classes"].tolist() == sorted(NAMES)
+    (part,) = read_parts(str(tmp_path / "a.csv"), rows=1000, label="species", needs_label=True)
+    with jax.enable_x64(True):
+        got = np.asarray(predict.call(part.X))
+    np.testing.assert_array_equal(got, model.predict_proba(read.inputs(part)))
+
+
+@pytest.mark.parametrize("given", [{"mean": np.arange(6.0)}, {"scale": np.arange(1.0, 7.0)}])
+def test_mean_and_scale_alone(tmp_path, given):
+    X, _ = blobs(9)
+    model = fitted()
+    export_model(model, tmp_path / "a.npz", **given)
+    expected = model.predict_proba((X - given.get("mean", 0.0)) / given.get("scale", 1.0))
+    # A row that is no number spoils no other.
+    X[4, 2], expected[4] = np.nan, np.nan
+    with jax.enable_x64(True):
+        got = np.asarray(loaded(tmp_path / "a.npz")[0].call(X))
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("estimator", ["trace", "random_diagonal"])
+def test_a_learner_without_labels_counts_its_columns(tmp_path, estimator):
+    learner = rvfl_jax.edrvfl(
+        num_layers=1, num_nodes=8, ridge=0.5, k=rvfl_jax.adaptive_k(estimator=estimator)
+    )
+    state = learner.init(jax.random.key(0), 6, 4)
+    export_learner(learner, state, tmp_path / "a.npz")
+    predict, members, metadata = loaded(tmp_path / "a.npz")
+    assert members["classes"].tolist() == [0, 1, 2, 3]
+    assert (metadata["kind"], metadata["num_features"]) == ("learner", 6)
+    X = blobs(5)[0].astype(np.float32)
+    np.testing.assert_array_equal(predict.call(X), learner.predict(state, X))
+
+
+def test_only_what_predicts_is_in_the_file(tmp_path):
+    learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=200, ridge=0.5, k=1.0)
+    state = learner.init(jax.random.key(0), 6, 4)
+    export_learner(learner, state, tmp_path / "a.npz")
+    needed = state.W.nbytes + state.theta.nbytes
+    assert needed < (tmp_path / "a.npz").stat().st_size < needed + 30_000 < state.eta.nbytes * 2
+
+
+def own_learner(width):
+    """With a state that has no random weights."""
+
+    class State(NamedTuple):
+        theta: jax.Array
+
+    return rvfl_jax.make_learner(
+        lambda key, s, m: State(jax.numpy.ones((s, m))),
+        lambda state, *batch, **weights: (state, None),
+        lambda state, X: (X @ state.theta)[None],
+        combine=lambda scores: scores[0],
+    ), State(jax.numpy.ones((width, 2)))
+
+
+def test_a_learner_of_your_own_tells_its_features(tmp_path):
+    learner, state = own_learner(3)
+    with pytest.raises(ValueError, match="num_features: expected a number"):
+        export_learner(learner, state, tmp_path / "a.npz")
+    export_learner(learner, state, tmp_path / "a.npz", num_features=3)
+    predict, _, _ = loaded(tmp_path / "a.npz")
+    np.testing.assert_array_equal(predict.call(np.ones((4, 3), np.float32)), np.full((4, 2), 3.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: expected an integer of at least 1, got 0"),
+        ({"batch_size": True}, "batch_size: expected an integer of at least 1, got True"),
+        ({"mean": np.zeros(5)}, r"mean: expected shape \(6\) = .*, got \(5,\)"),
+        ({"scale": 2.0}, r"scale: expected shape \(6\) = .*, got \(\)"),
+        ({"scale": [1, 1, 1, 0, 1, 1]}, "scale: expected above 0, got 0.0"),
+        ({"mean": [0, 0, np.nan, 0, 0, 0]}, r"mean: expected finite numbers, got nan at \(2,\)"),
+        ({"columns": ["a"]}, r"columns: expected shape \(6\) = .*, got \(1,\)"),
+        ({"platforms": ()}, "platforms: expected at least one, got none"),
+        ({"platforms": ("cpu", "abacus")}, "platforms: expected one of cpu, .*, got 'abacus'"),
+    ],
+)
+def test_bad_options_leave_nothing(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        export_model(fitted(), tmp_path / "a.npz", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (EdRVFLClassifier(), "expected a fitted estimator"),
+        (EdRVFLRegressor(), "expected a fitted estimator"),
+        ("model/", "expected EdRVFLClassifier or EdRVFLRegressor, got str"),
+    ],
+)
+def test_models_that_cannot_answer_leave_nothing(tmp_path, model, message):
+    with pytest.raises(ValueError, match=message):
+        export_model(model, tmp_path / "a.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([("a", 1), ("b", 2)], "expected labels all bool, int, float or str, got tuple"),
+        ([1, "one"], "expected labels all bool, int, float or str, got int, str"),
+        (["a", "b\0"], r"expected labels that NumPy keeps as they are, got 'b\\x00'"),
+        ([1, 2**70], "expected labels that NumPy keeps as they are, got"),
+        (["a", "b", "c"], r"classes: expected shape \(2\) = .*, got \(3,\)"),
+    ],
+)
+def test_labels_that_are_not_plain_leave_nothing(tmp_path, labels, message):
+    learner, state = own_learner(3)
+    with pytest.raises(ValueError, match=message):
+        export_learner(learner, state, tmp_path / "a.npz", num_features=3, classes=labels)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        (np.array(["ü", "long label"], object), "U"),
+        ([np.int64(7), -3], "i"),
+        ([0.5, 1.5], "f"),
+        (np.array([False, True]), "b"),
+    ],
+)
+def test_plain_labels_are_kept(tmp_path, labels, kind):
+    learner, state = own_learner(3)
+    export_learner(learner, state, tmp_path / "a.npz", num_features=3, classes=labels)
+    kept = loaded(tmp_path / "a.npz")[1]["classes"]
+    assert kept.dtype.kind == kind
+    assert kept.tolist() == list(labels)
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    monkeypatch.delitem(sys.modules, "jax._src.export.serialization", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'rvfl-jax\[serving\]'"):
+        export_model(fitted(), tmp_path / "a.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_missing_is_an_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        export_model(fitted(), tmp_path / "none" / "a.npz")
