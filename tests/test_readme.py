@@ -58,20 +58,35 @@ def test_estimator_runs_as_printed(tmp_path):
         cwd=tmp_path,
     )
     assert finished.returncode == 0, finished.stderr
-    prediction, evaluation = finished.stdout.split("\n", 1)
+    prediction, told = finished.stdout.split("\n", 1)
     assert set(json.loads(prediction)) == {"label", "probability"}
-    assert json.loads(evaluation)["accuracy"] > 0.95
+    evaluation, end = json.JSONDecoder().raw_decode(told)
+    assert evaluation["accuracy"] > 0.95
+    inspected, _ = json.JSONDecoder().raw_decode(told[end:].lstrip())
+    assert inspected["rows"] == 1797
+    assert (tmp_path / "digits-predictor.npz").is_file()
+
+
+@pytest.mark.slow
+def test_long_runs_and_serving_run_as_printed(tmp_path):
+    printed_by(EXAMPLES[2], tmp_path)
+    assert (tmp_path / "strengths.png").stat().st_size > 10_000
+    without = "import sys\nsys.modules['rvfl_jax'] = None\n"
+    digits = printed_by(without + EXAMPLES[3], tmp_path).strip()
+    assert re.fullmatch(r"\[(\d) \1 \1\]", digits)
+    # What is finished is only read again.
+    printed_by(EXAMPLES[2], tmp_path)
 
 
 @pytest.mark.slow
 def test_sweep_runs_as_printed(tmp_path):
-    assert printed_by(EXAMPLES[2], tmp_path).startswith("best of (3, 17, 3) {'ridge': ")
+    assert printed_by(EXAMPLES[4], tmp_path).startswith("best of (3, 17, 3) {'ridge': ")
 
 
 @pytest.mark.slow
 def test_encoder_runs_as_printed(tmp_path):
-    assert len(EXAMPLES) == 4
-    assert float(printed_by(EXAMPLES[3], tmp_path)) > 0.98
+    assert len(EXAMPLES) == 6
+    assert float(printed_by(EXAMPLES[5], tmp_path)) > 0.98
 
 
 def test_linked_files_exist():
