@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from rvfl_jax import __version__
 
 if TYPE_CHECKING:
     from rvfl_jax.experiment import Comparison, Progress
+
+# As shells tell that signal 2 ended a process.
+INTERRUPTED = 128 + 2
 
 EXAMPLES = """\
 examples:
@@ -65,6 +69,26 @@ examples:
 """
 
 
+def command() -> None:
+    """The process `rvfl-jax`: `main`, which Ctrl-C ends at once."""
+    signal.signal(signal.SIGINT, _stop)
+    sys.exit(main())
+
+
+def _stop(number: int, frame: Any) -> None:
+    # An exception could be lost in a callback of XLA, whose threads would then outlive what they
+    # work on. What is on disk is whole at any moment, so that nothing needs to be tidied up.
+    del number, frame
+    if os.isatty(2):
+        os.write(2, b"\r\033[K\033[?25h")
+    os.write(2, _interrupted("--checkpoint" in sys.argv).encode())
+    os._exit(INTERRUPTED)
+
+
+def _interrupted(kept: bool) -> str:
+    return "rvfl-jax: interrupted" + "; --resume goes on" * kept + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = build_parser().parse_args(argv)
@@ -84,8 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         kept = getattr(arguments, "checkpoint", None) is not None
-        print("rvfl-jax: interrupted" + "; --resume goes on" * kept, file=sys.stderr)
-        return 130
+        print(_interrupted(kept), end="", file=sys.stderr)
+        return INTERRUPTED
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -522,4 +546,4 @@ def _progress(quiet: bool) -> Iterator["Progress"]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -291,6 +291,21 @@ def test_a_read_only_folder_is_one_line_and_loses_nothing(stopped, finished, cap
 
 
 @pytest.mark.slow
+def test_ctrl_c_ends_the_process_in_one_line(tmp_path):
+    folder = tmp_path / "run"
+    for wait in (0.7, 3.0, 6.0):
+        process = spawn(folder, stderr=subprocess.PIPE)
+        time.sleep(wait)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        # On a machine that is fast enough the run may be over.
+        assert process.returncode in (130, 0)
+        if process.returncode:
+            assert said == b"rvfl-jax: interrupted; --resume goes on\n"
+    assert spawn(folder).wait(timeout=300) == 0
+
+
+@pytest.mark.slow
 def test_kill_9_at_random_moments(tmp_path):
     """Each run is killed once, at any moment from its start on, and goes on to the same bits."""
     plain = tmp_path / "plain"
@@ -312,7 +327,7 @@ def test_kill_9_at_random_moments(tmp_path):
     print(f"{KILLS} kills in runs of {whole:.1f} s; files there when killed: {stages}")
 
 
-def spawn(folder):
+def spawn(folder, stderr=subprocess.DEVNULL):
     folder.mkdir(exist_ok=True)
     line = [
         sys.executable,
@@ -320,6 +335,4 @@ def spawn(folder):
         "rvfl_jax",
         *command(folder, *OPTIONS, "--resume", "--every", "1"),
     ]
-    return subprocess.Popen(
-        line, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    return subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL, stderr=stderr)
