@@ -8,6 +8,7 @@ is strict: whatever differs from what is expected is listed, all of it, and noth
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +76,14 @@ def write_npz(path: Path, members: Mapping[str, np.ndarray]) -> None:
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def sweep_parts(path: Path) -> None:
+    """Remove what processes that were killed while they wrote `path` have left of it."""
+    ours = re.compile(re.escape(path.name) + r"\.[0-9a-f]{32}\.part")
+    for part in path.parent.iterdir():
+        if ours.fullmatch(part.name):
+            part.unlink(missing_ok=True)
 
 
 def json_bytes(described: Mapping[str, Any]) -> np.ndarray:

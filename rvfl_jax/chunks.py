@@ -15,9 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.batches import Batches
-from rvfl_jax.checkpoint import Checkpoint, load_checkpoint_file, restore, save_checkpoint
+from rvfl_jax.checkpoint import (
+    Checkpoint,
+    load_checkpoint_file,
+    restore,
+    save_checkpoint,
+    sweep_parts,
+)
 from rvfl_jax.checks import differences
 from rvfl_jax.evaluation import Examined
+from rvfl_jax.failure import raise_if_unhealthy
 from rvfl_jax.history import StepRecord
 from rvfl_jax.provenance import digest_of
 from rvfl_jax.scan import begin_jit, begin_to_follow_jit, embed_jit, finish_jit, scan_jit
@@ -59,6 +66,7 @@ class Journal:
 
     Attributes:
         done: batches that the file holds.
+        looks: how often the test set was looked at in them.
         digest: of the rows learned, if the file tells.
     """
 
@@ -86,9 +94,9 @@ class Journal:
         self._description = json.loads(json.dumps(description))
         self._environment = json.loads(json.dumps(environment))
         self._found: Checkpoint | None = None
-        self.done, self.digest = 0, None
-        for stale in self.path.parent.glob(f"{self.path.name}*.part"):
-            stale.unlink()
+        self.done, self.looks, self.digest = 0, 0, None
+        if not self.path.parent.is_dir() or self.path.is_dir():
+            raise ValueError(f"checkpoint: expected a file in a folder that is there, got {path}")
         if not self.path.exists():
             return
         if not resume:
@@ -114,7 +122,9 @@ class Journal:
                 " those of a run in one go: " + "; ".join(others),
                 stacklevel=4,
             )
-        self.done, self.digest = metadata["batches"], metadata["digest"]
+        self.done, self.looks = metadata["batches"], metadata["looks"]
+        self.digest = metadata["digest"]
+        sweep_parts(self.path)
 
     def read(self, like: Standing) -> Standing | None:
         """What the file holds, strictly in the structure of `like`; None for a new file."""
@@ -130,6 +140,7 @@ class Journal:
             "run": self._description,
             "environment": self._environment,
             "batches": done,
+            "looks": _looks(standing.record),
             "digest": digest,
         }
         save_checkpoint(self.path, standing, about)
@@ -141,6 +152,7 @@ class Keeping(NamedTuple):
     progress: bool | Callable[[int, int], None] = False
     checkpoint: str | Path | None = None
     resume: bool = False
+    stop_on_failure: bool = True
 
     @property
     def in_chunks(self) -> bool:
@@ -154,6 +166,7 @@ class Keeping(NamedTuple):
         test: tuple[np.ndarray, np.ndarray] | None,
         expert: Any,
         confusion: bool,
+        **more: Any,
     ) -> Journal | None:
         """The file where the run keeps where it stands; None if it keeps nothing."""
         if self.checkpoint is None:
@@ -166,6 +179,7 @@ class Keeping(NamedTuple):
             "test": None if test is None else digest_of(test),
             "expert": expert if expert is None or isinstance(expert, str) else digest_of(expert),
             "confusion": confusion,
+            **more,
         }
         environment = {name: about[name] for name in ENVIRONMENT}
         return Journal(self.checkpoint, description, environment, resume=self.resume)
@@ -182,6 +196,7 @@ def run_chunks(
     size: int,
     follow: bool,
     journal: Journal | None,
+    stop_on_failure: bool,
     advance: Callable[[int], None],
 ) -> tuple[State, StepRecord]:
     """Learn chunks, from where the journal stands if it does.
@@ -196,14 +211,14 @@ def run_chunks(
         size: batches of a chunk, the announced one left out.
         follow: see `begin_to_follow`.
         journal: where to keep what was done, or None.
+        stop_on_failure: whether arithmetic that failed ends the run, before it is kept.
         advance: told the batches done after each chunk.
     """
     test = embed_jit(learner, state, test)
     standing, done = None, 0
     if journal is not None:
-        standing = journal.read(
-            _like(learner, state, seen, first, test, journal.done, size, follow)
-        )
+        like = _like(learner, state, seen, first, test, journal, size, follow)
+        standing = journal.read(like)
         done = journal.done
         advance(done)
     if standing is None:
@@ -222,7 +237,9 @@ def run_chunks(
             test=test,
             followed=followed,
         )
-        records.append(jax.tree.map(lambda leaf, n=chunk.length: np.asarray(leaf)[:n], record))
+        records.append(_kept(record, chunk))
+        if stop_on_failure and not records[-1].healthy.all():
+            raise_if_unhealthy(_joined(records))
         done += chunk.length
         if journal is not None:
             records = [_joined(records)]
@@ -263,7 +280,7 @@ def _like(
     seen: Any,
     first: tuple[Any, Any],
     test: Examined | None,
-    done: int,
+    journal: Journal,
     size: int,
     follow: bool,
 ) -> Standing:
@@ -288,11 +305,30 @@ def _like(
             )
         )
 
+    def of_length(length: int, leaves: Any) -> Any:
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((length, *leaf.shape[1:]), leaf.dtype), leaves
+        )
+
     like = jax.eval_shape(after_one_chunk)
-    record = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((done, *leaf.shape[1:]), leaf.dtype), like.record
-    )
-    return like._replace(record=record)
+    looks = of_length(journal.looks, like.record.evaluation)
+    record = of_length(journal.done, like.record._replace(evaluation=None))
+    return like._replace(record=record._replace(evaluation=looks))
+
+
+def _kept(scanned: StepRecord, chunk: Chunk) -> StepRecord:
+    """Of every batch there is, and of the looks at the test set only those that were made."""
+    record: StepRecord = jax.tree.map(lambda leaf: np.asarray(leaf)[: chunk.length], scanned)
+    if chunk.columns is None:
+        return record
+    looks = np.asarray(chunk.columns)[: chunk.length] > 0
+    looked = jax.tree.map(lambda leaf: leaf[looks], record.evaluation)
+    return record._replace(evaluation=looked)
+
+
+def _looks(record: StepRecord | None) -> int:
+    leaves = jax.tree.leaves(record.evaluation) if record is not None else []
+    return len(leaves[0]) if leaves else 0
 
 
 def _joined(records: list[StepRecord]) -> StepRecord:

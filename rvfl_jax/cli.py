@@ -210,6 +210,7 @@ def _add_model_commands(commands: Any) -> None:
                 help=".npz to write",
                 default=argparse.SUPPRESS,
             )
+            parser.add_argument("--force", action="store_true", help="replace a file that is there")
             parser.add_argument(
                 "--batch-size", type=int, metavar="ROWS", help="of each call (default: any number)"
             )

@@ -26,7 +26,7 @@ from rvfl_jax.history import History
 from rvfl_jax.labels import to_columns
 from rvfl_jax.linalg import PRECISIONS, matmul, precision_scope
 from rvfl_jax.offline import separate_edrvfl
-from rvfl_jax.provenance import device, versions
+from rvfl_jax.provenance import device, digest_of, versions
 from rvfl_jax.run import offline_scores, run_stream
 from rvfl_jax.run_folder import RunFolder
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
@@ -157,8 +157,8 @@ def compare(
     few = len(data.X_train) < MANY_ROWS
     default = DEFAULT_SEEDS if few else 1
     seeds = default if config.seeds is None else positive_int("seeds", config.seeds)
-    folder = _folder(config, seeds, checkpoint, resume, every)
     cases = _cases(config, data, seeds)
+    folder = _folder(config, cases, checkpoint, resume, every)
     result = Comparison(
         config=config,
         dataset=data.name,
@@ -238,7 +238,11 @@ def make_learners(config: Config) -> dict[str, Learner]:
 
 
 def _folder(
-    config: Config, seeds: int, checkpoint: Path | None, resume: bool, every: int | None
+    config: Config,
+    cases: list[tuple[Dataset, Stream, Stream]],
+    checkpoint: Path | None,
+    resume: bool,
+    every: int | None,
 ) -> RunFolder | None:
     if checkpoint is None:
         if resume or every is not None:
@@ -248,7 +252,10 @@ def _folder(
         return None
     if every is not None:
         positive_int("--every", every)
-    described = json.loads(json.dumps(asdict(config) | {"seeds": seeds}))
+    learned = [(stream.X, stream.y, stream.weight, stream.task) for _, stream, _ in cases]
+    tested = [(data.X_test, np.asarray(data.y_test).astype(str)) for data, _, _ in cases]
+    described = asdict(config) | {"seeds": len(cases), "data": digest_of((learned, tested))}
+    described = json.loads(json.dumps(described))
     return RunFolder(checkpoint, described, resume=resume, every=every)
 
 

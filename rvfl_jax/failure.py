@@ -8,7 +8,7 @@ from rvfl_jax.checks import NumericalError
 from rvfl_jax.health import WORTHLESS
 
 if TYPE_CHECKING:
-    from rvfl_jax.history import History
+    from rvfl_jax.history import History, StepRecord
 
 REMEDY = (
     'use precision="double", or solver="square_root" where only single precision exists,'
@@ -16,9 +16,9 @@ REMEDY = (
 )
 
 
-def raise_if_unhealthy(history: "History") -> None:
+def raise_if_unhealthy(history: "History | StepRecord") -> None:
     """NumericalError that names the first unhealthy batch, what went wrong, and a remedy."""
-    healthy = history.healthy
+    healthy = np.asarray(history.healthy)
     if healthy.all():
         return
     t, layer = (int(i) for i in np.argwhere(~healthy)[0])

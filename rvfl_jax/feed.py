@@ -1,16 +1,21 @@
 """Streams that need not fit into memory: batches from anything that can be iterated.
 
 A batch is a pair (X, y). One batch is always read before the one in hand is learned, since a
-learner sees the inputs of the next; and one chunk of batches is read, in a thread, while the one
-before is computed. Memory is that of three chunks.
+learner sees the inputs of the next; and one chunk of batches is read while the one before is
+computed. All reading is done by one thread. Memory is that of three chunks.
 """
 
+import contextvars
 import hashlib
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import queue
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.batches import Batches
@@ -18,6 +23,7 @@ from rvfl_jax.checks import positive_int, real_matrix
 from rvfl_jax.chunks import Chunk
 from rvfl_jax.label_map import LabelMap
 from rvfl_jax.labels import clean_labels
+from rvfl_jax.stream import stored_dtype
 
 # A chunk this large costs far more than the call that learns it.
 CHUNK_BYTES = 1 << 25
@@ -67,7 +73,7 @@ class Feed:
             ValueError: on no batch, or a first one that cannot be learned.
         """
         self.labels = LabelMap(() if classes is None else tuple(classes))
-        self.done = 0
+        self.done = self._met = 0
         self._open, self._capacity = classes is None, capacity
         self._digest = hashlib.sha256()
         pairs = enumerate(pairs)
@@ -77,7 +83,7 @@ class Feed:
         X, _ = _matrix_and_labels(*head)
         self.batch_size = len(X) if batch_size is None else positive_int("batch_size", batch_size)
         self.num_features = X.shape[1]
-        self._dtype = X.dtype if X.dtype.kind in "fu" else np.dtype(np.float32)
+        self._dtype = stored_dtype(X.dtype)
         fits = CHUNK_BYTES // (self.batch_size * self.num_features * self._dtype.itemsize)
         self.size = min(max(fits, 1), MOST_BATCHES)
         if chunk_size is not None:
@@ -95,7 +101,7 @@ class Feed:
         return self._digest.hexdigest()
 
     def skip(self, count: int) -> str:
-        """Read past batches that are learned already; `digest` of them.
+        """Read past batches that are learned already; the digest that `chunks` gave with them.
 
         Raises:
             ValueError: if there are fewer.
@@ -106,7 +112,10 @@ class Feed:
             raise ValueError(
                 f"stream: expected at least the {count} batches learned already, got {self.done}"
             )
-        return self.digest
+        upcoming = next(self._rows, None)
+        if upcoming is not None:
+            self._rows = itertools.chain([upcoming], self._rows)
+        return self._told(upcoming)
 
     def chunks(self, every: int | None, lookahead: np.ndarray | None) -> Iterator[Chunk]:
         """What is left of the stream.
@@ -134,7 +143,7 @@ class Feed:
                 looks = ((start + place + 1) % every == 0) & (place < count)
                 looks[count - 1] |= upcoming is None
                 columns = np.where(looks, self._capacity, 0)
-            yield Chunk(batches, columns, count, self.digest)
+            yield Chunk(batches, columns, count, self._told(upcoming))
 
     def _checked(self, t: int, pair: Any) -> Rows:
         X, labels = _matrix_and_labels(t, pair)
@@ -145,8 +154,11 @@ class Feed:
                 f"batch {t}: expected at most {self.batch_size} rows, got {len(X)};"
                 " batch_size makes room for more"
             )
-        if not np.can_cast(X.dtype, self._dtype, "same_kind"):
-            raise ValueError(f"batch {t}: expected numbers like {self._dtype}, got {X.dtype}")
+        if not np.can_cast(X.dtype, self._dtype, "safe"):
+            raise ValueError(
+                f"batch {t}: expected numbers that fit {self._dtype}, as the first batch had them,"
+                f" got {X.dtype}"
+            )
         if self._open:
             self.labels = self.labels.extended(labels)
             if len(self.labels.labels) > self._capacity:
@@ -158,9 +170,19 @@ class Feed:
 
     def _count(self, rows: Rows) -> None:
         for array in rows:
-            self._digest.update(f"{array.dtype.str}{array.shape}".encode())
-            self._digest.update(np.ascontiguousarray(array).data)
+            _add(self._digest, array)
+        self._met = max(self._met, int(rows.columns.max()) + 1)
         self.done += 1
+
+    def _told(self, upcoming: Rows | None) -> str:
+        """Digest of all that a learner was told: batches, their labels, and what comes next."""
+        digest = self._digest.copy()
+        digest.update(repr(self.labels.labels[: self._met]).encode())
+        if upcoming is None:
+            digest.update(b"the end")
+        else:
+            _add(digest, upcoming.X)
+        return digest.hexdigest()
 
     def _empty(self, count: int) -> Batches:
         shape = count, self.batch_size
@@ -168,14 +190,48 @@ class Feed:
         return Batches(X, np.zeros(shape, np.int32), np.zeros(shape, np.float32))
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, each made in a thread while the one before is used."""
-    end = object()
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, end)
+class Reader:
+    """One thread for all that is asked of a source, some of which bear no other.
+
+    It sees the caller's context and its setting of 64 bits. It is not waited for: a source that
+    blocks must not hold up Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        """Start the thread."""
+        self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        context = contextvars.copy_context()
+        wide = jnp.result_type(float) == np.float64
+        self._thread = threading.Thread(target=context.run, args=(self._work, wide), daemon=True)
+        self._thread.start()
+
+    def ask(self, function: Callable[..., T], *args: Any, **options: Any) -> "Future[T]":
+        """What a function gives when the thread comes to it."""
+        future: Future[T] = Future()
+        self._tasks.put((future, function, args, options))
+        return future
+
+    def ahead(self, items: Iterator[T]) -> Iterator[T]:
+        """The same items, each made while the one before is used."""
+        end = object()
+        coming: Future[Any] = self.ask(next, items, end)
         while (item := coming.result()) is not end:
-            coming = thread.submit(next, items, end)
-            yield item  # type: ignore[misc]
+            coming = self.ask(next, items, end)
+            yield item
+
+    def close(self) -> None:
+        """Let the thread end after what it is doing."""
+        self._tasks.put(None)
+        self._thread.join(timeout=1)
+
+    def _work(self, wide: bool) -> None:
+        with jax.enable_x64(wide):
+            while (task := self._tasks.get()) is not None:
+                future, function, args, options = task
+                try:
+                    future.set_result(function(*args, **options))
+                except BaseException as error:
+                    future.set_exception(error)
 
 
 def batched(
@@ -224,6 +280,11 @@ def _matrix_and_labels(t: int, pair: Any) -> tuple[np.ndarray, np.ndarray]:
     if len(labels) != len(X):
         raise ValueError(f"batch {t}: expected {len(X)} labels, one a row, got {len(labels)}")
     return X, labels
+
+
+def _add(digest: Any, array: np.ndarray) -> None:
+    digest.update(f"{array.dtype.str}{array.shape}".encode())
+    digest.update(np.ascontiguousarray(array).data)
 
 
 def _in_brief(value: Any) -> str:

@@ -138,7 +138,10 @@ def build_history(
             task_rows=none,
         )
     evaluated = np.flatnonzero(schedule)
-    kept: Any = jax.tree.map(lambda leaf: leaf[evaluated], record.evaluation)
+    # A run in chunks keeps of all looks only those that were made.
+    kept: Any = jax.tree.map(
+        lambda leaf: leaf if len(leaf) == len(evaluated) else leaf[evaluated], record.evaluation
+    )
     at_ends = np.searchsorted(evaluated, task_ends)
     complete = np.isin(task_ends, evaluated).all()
     return History(

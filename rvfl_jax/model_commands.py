@@ -158,6 +158,8 @@ def export(arguments: argparse.Namespace) -> int:
     from rvfl_jax.serving import export_model
 
     model, table, _ = _opened(arguments.model)
+    if arguments.out.exists() and not arguments.force:
+        raise ValueError(f"{arguments.out}: expected no file there yet; --force replaces it")
     export_model(
         model,
         arguments.out,
@@ -166,7 +168,8 @@ def export(arguments: argparse.Namespace) -> int:
         scale=table.scale,
         columns=table.columns,
     )
-    print(f"Wrote {arguments.out}: {len(table.columns)} columns to {len(model.classes_)} classes.")
+    size = f"{len(table.columns)} columns to {len(model.classes_)} classes"
+    print(f"Wrote {arguments.out}: {size}.", file=sys.stderr)
     return 0
 
 

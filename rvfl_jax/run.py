@@ -117,9 +117,10 @@ def run_stream(
 
     Anything else that can be iterated is a stream too: a generator, slices of a memory-mapped
     file, a PyTorch DataLoader, `batched(rows, 64)` of a data set. It gives batches (X, y), in
-    memory one chunk at a time, which are read in a thread while the chunk before is learned, and
-    always one batch further, since that is the look-ahead. Only the numbers of the history grow
-    with it. It has no tasks and no offline expert.
+    memory one chunk at a time, which one thread of its own reads while the chunk before is learned,
+    and always one batch further, since that is the look-ahead. Only the numbers of the history
+    grow with it. It has no tasks and no offline expert, and an error may come after its first
+    batch is taken.
 
     Args:
         learner: the method.
@@ -153,9 +154,10 @@ def run_stream(
             It is replaced in one move, so that a kill at any moment leaves a whole one.
         resume: go on from that file where there is one. The arguments must be those of the run
             that wrote it, an iterable must begin anew with the same batches, and the result is
-            that of the run without an interruption, to the last bit.
-        on_failure: "raise" a NumericalError that names the batch, or "return" the run with
-            `history.healthy` telling.
+            that of the run without an interruption, to the last bit. A run that is finished is
+            only read; `state=run.state` goes on where it ended.
+        on_failure: "raise" a NumericalError that names the batch, in chunks as soon as it
+            happens and before it is kept; or "return" the run with `history.healthy` telling.
         mesh: devices to run on together, of one process or of several; None is one device.
         layout: what the devices of a mesh share. "rows": the rows of each batch, for
             learners in information form. "eta_dagger": the rows of d x d matrices too large
@@ -175,7 +177,11 @@ def run_stream(
         raise ValueError(f"on_failure: expected raise or return, got {on_failure!r}")
     one_of("layout", layout, LAYOUTS)
     size = None if chunk_size is None else positive_int("chunk_size", chunk_size)
-    keeping = Keeping(progress, checkpoint, resume)
+    when: Any = evaluate
+    evaluate = int(when) if isinstance(when, np.integer) else when
+    if expert is not None and not isinstance(expert, str):
+        expert = np.asarray(expert)
+    keeping = Keeping(progress, checkpoint, resume, on_failure == "raise")
     options: dict[str, Any] = {
         "key": key,
         "test": test,
@@ -196,6 +202,10 @@ def run_stream(
                 " Stream, which has its own"
             )
         run = _run_in_memory(learner, stream, guesses=guesses, mesh=mesh, layout=layout, **options)
+    elif not isinstance(stream, Iterable):
+        raise ValueError(
+            f"stream: expected a Stream or an iterable of (X, y), got {type(stream).__name__}"
+        )
     elif not guesses or mesh is not None:
         raise ValueError(
             "stream: expected one in memory beside guesses=False or a mesh,"
@@ -253,7 +263,15 @@ def _run_in_memory(
         lookahead=None if lookahead is None else digest_of(np.asarray(lookahead)),
         mesh=None if mesh is None else {"devices": mesh.size, "layout": layout},
     )
-    journal = keeping.journal(about, evaluate, encoded, expert, confusion)
+    journal = keeping.journal(
+        about,
+        evaluate,
+        encoded,
+        expert,
+        confusion,
+        classes=[repr(label) for label in stream.classes.tolist()],
+        tasks=digest_of((stream.class_task, stream.task)),
+    )
     with precision_scope(precision):
         state = start_state(learner, state, key, s, m, mesh, layout)
         test_set = None
@@ -300,6 +318,7 @@ def _run_in_memory(
                     size=size,
                     follow=follow,
                     journal=journal,
+                    stop_on_failure=keeping.stop_on_failure,
                     advance=advance,
                 )
         jax.block_until_ready(final)

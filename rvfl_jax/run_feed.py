@@ -7,9 +7,9 @@ import jax
 import numpy as np
 
 from rvfl_jax.checks import positive_int
-from rvfl_jax.chunks import Journal, Keeping, run_chunks
+from rvfl_jax.chunks import Keeping, run_chunks
 from rvfl_jax.devices import fetch
-from rvfl_jax.feed import Feed, ahead
+from rvfl_jax.feed import Feed, Reader
 from rvfl_jax.history import build_history
 from rvfl_jax.label_map import as_array
 from rvfl_jax.labels import classes_in_order, clean_labels
@@ -57,7 +57,55 @@ def run_feed(
         raise ValueError(
             "test: expected classes beside it, since its labels need columns, got none"
         )
-    feed = Feed(pairs, classes=known, capacity=m, batch_size=batch_size, chunk_size=chunk_size)
+    reader = Reader()
+    try:
+        feed = reader.ask(
+            Feed,
+            pairs,
+            classes=known,
+            capacity=m,
+            batch_size=batch_size,
+            chunk_size=chunk_size,
+        ).result()
+        return _run(
+            learner,
+            feed,
+            reader,
+            known,
+            m,
+            every,
+            key=key,
+            test=test,
+            evaluate=evaluate,
+            expert=expert,
+            confusion=confusion,
+            precision=precision,
+            state=state,
+            lookahead=lookahead,
+            keeping=keeping,
+        )
+    finally:
+        reader.close()
+
+
+def _run(
+    learner: Learner,
+    feed: Feed,
+    reader: Reader,
+    known: list[Any] | None,
+    m: int,
+    every: int | None,
+    *,
+    key: Array,
+    test: tuple[Any, Any] | None,
+    evaluate: str | int,
+    expert: str | np.ndarray | None,
+    confusion: bool,
+    precision: str,
+    state: State | None,
+    lookahead: Any,
+    keeping: Keeping,
+) -> Run:
     s = feed.num_features
     encoded = None if test is None else encode_test(test, as_array(known or []), s)
     if isinstance(expert, str):
@@ -85,14 +133,20 @@ def run_feed(
         lookahead=None if upcoming is None else digest_of(upcoming),
     )
     journal = keeping.journal(about, evaluate, encoded, expert, confusion)
-    _skip(feed, journal)
+    if journal is not None and journal.done:
+        told = reader.ask(feed.skip, journal.done).result()
+        if told != journal.digest:
+            raise ValueError(
+                f"{journal.path}: expected the {journal.done} batches learned already, and then"
+                " what was announced to them, batch or end, got others"
+            )
     with precision_scope(precision):
         state = start_state(learner, state, key, s, m, None, "rows")
         test_set = None
         if encoded is not None and every is not None:
             one_task = np.zeros(m if known is None else len(known), np.int32)
             test_set = examined(*encoded, one_task, m, expert, confusion)
-        chunks = ahead(feed.chunks(every, upcoming))
+        chunks = reader.ahead(feed.chunks(every, upcoming))
         with track(None, keeping.progress) as advance:
             final, record = run_chunks(
                 learner,
@@ -104,6 +158,7 @@ def run_feed(
                 size=feed.size,
                 follow=False,
                 journal=journal,
+                stop_on_failure=keeping.stop_on_failure,
                 advance=advance,
             )
         jax.block_until_ready(final)
@@ -150,14 +205,3 @@ def _every(evaluate: str | int) -> int | None:
             f" got {evaluate!r}"
         )
     return positive_int("evaluate", evaluate)
-
-
-def _skip(feed: Feed, journal: Journal | None) -> None:
-    """Read past what the journal holds, and make sure that it is the same."""
-    if journal is None or not journal.done:
-        return
-    if feed.skip(journal.done) != journal.digest:
-        raise ValueError(
-            f"{journal.path}: expected the {journal.done} batches learned already to come first,"
-            " got others"
-        )

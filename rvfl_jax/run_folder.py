@@ -46,6 +46,8 @@ class RunFolder:
             if faults:
                 raise ValueError(f"{folder}: begun with other options: " + "; ".join(faults))
             self._seconds = found["seconds"]
+            for part in folder.glob("*.part"):
+                part.unlink()
             return
         folder.mkdir(parents=True, exist_ok=True)
         self._write()
@@ -62,6 +64,7 @@ class RunFolder:
         path = self._folder / f"seed_{seed}_references.npz"
         if path.exists():
             found = load_checkpoint_file(path)
+            # The path of a member of a dict is ['name'].
             arrays = {name[2:-2]: array for name, array in found.arrays.items()}
             return arrays, found.metadata["metadata"]
         arrays, numbers = compute()

@@ -100,7 +100,7 @@ def export_model(
         model: fitted `EdRVFLClassifier`, whose labels are numbers or strings, or
             `EdRVFLRegressor`.
         path: of the file, customarily `.npz`; one that is there is replaced in one move.
-        batch_size: rows of each call; None for any number.
+        batch_size: rows of each call; None for any number from 1.
         mean: (s,) what inputs are standardised with: X is taken as (X - mean) / scale, in the
             precision of the model; None for 0.
         scale: (s,) above 0; None for 1.
@@ -149,7 +149,8 @@ def export_learner(
         state: what it has learned; the precision is that of `state.theta`. Probabilities come
             out in it, too.
         path: see `export_model`.
-        classes: (m,) labels of the columns, numbers or strings; None for 0 to m - 1.
+        classes: labels of the leading columns, numbers or strings, such as
+            `run.history.classes`; the columns after them are left out. None for 0 to m - 1.
         num_features: s, for states without random weights `W` to tell it.
         batch_size: see `export_model`, as for all that follow.
         mean: (s,).
@@ -165,11 +166,17 @@ def export_learner(
             raise ValueError("num_features: expected a number, as the state has no W, got None")
         num_features = state.W.shape[1] - state.W.shape[2]
     width = positive_int("num_features", num_features)
-    dtype = np.dtype(state.theta.dtype)
-    labels = range(state.theta.shape[-1]) if classes is None else classes
+    dtype, m = np.dtype(state.theta.dtype), state.theta.shape[-1]
+    labels = range(m) if classes is None else classes
+    told = min(len(labels), m)
     with precision_scope(_precision(dtype)):
         state = _read_part(learner, state, jax.ShapeDtypeStruct((1, width), dtype))
-    predictor = _Predictor("learner", state, learner.predict, width, dtype, labels)
+
+    def answer(state: State, X: Array) -> Array:
+        # Columns that no class has claimed have a share of the probability all the same.
+        return learner.predict(state, X)[:, :told]
+
+    predictor = _Predictor("learner", state, answer, width, dtype, labels)
     _write(Path(path), predictor, _Options(batch_size, mean, scale, columns, platforms))
 
 

@@ -121,6 +121,13 @@ def pad_batches(stream: Stream, batch_size: int) -> Stream:
     return stream._replace(X=pad(stream.X), y=pad(stream.y), weight=pad(stream.weight))
 
 
+def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What features are kept in: their own dtype, or the smallest float that loses none of them."""
+    if dtype.kind in "fu":
+        return dtype
+    return np.dtype(np.float32 if np.can_cast(dtype, np.float32) else np.float64)
+
+
 def check_stream(stream: Stream) -> None:
     """ValueError if the stream's arrays do not fit together or hold what cannot be learned."""
     X, y, weight = (np.asarray(a) for a in (stream.X, stream.y, stream.weight))
@@ -233,8 +240,7 @@ def _pad(
     if b < longest:
         raise ValueError(f"batch_size: expected at least {longest} (the longest batch), got {b}")
     T = len(cuts) - 1
-    dtype = X.dtype if X.dtype.kind in "fu" else np.float32
-    batches = np.zeros((T, b, X.shape[1]), dtype)
+    batches = np.zeros((T, b, X.shape[1]), stored_dtype(X.dtype))
     y = np.zeros((T, b), np.int32)
     weight = np.zeros((T, b), np.float32)
     task = np.zeros(T, np.int32)

@@ -1,13 +1,14 @@
 """Streams read while they run give what the same stream in memory gives, to the last bit."""
 
 import threading
+import time
 
 import jax
 import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax.feed import Feed, ahead
+from rvfl_jax.feed import Feed, Reader
 from tests.streams import blobs, ragged_stream
 from tests.test_checkpoint import same
 
@@ -118,9 +119,61 @@ def test_errors_of_the_source_reach_the_caller(learner):
     assert threading.active_count() == before
 
 
-def test_ahead_keeps_order_and_ends():
-    assert list(ahead(iter(range(7)))) == list(range(7))
-    assert list(ahead(iter(()))) == []
+def test_a_reader_keeps_order_and_ends():
+    reader = Reader()
+    assert list(reader.ahead(iter(range(7)))) == list(range(7))
+    assert list(reader.ahead(iter(()))) == []
+    reader.close()
+    assert not reader._thread.is_alive()
+
+
+def test_one_thread_reads_everything_with_the_settings_of_the_caller(learner, tmp_path):
+    X, y = blobs(40)
+    found = []
+
+    def source():
+        for start in range(0, 40, 8):
+            part = jax.numpy.asarray(X[start : start + 8])
+            found.append((part.dtype, threading.get_ident()))
+            yield part, y[start : start + 8]
+
+    with jax.enable_x64(True):
+        read = rvfl_jax.run_stream(learner, source(), key=KEY, num_classes=4, chunk_size=2)
+    plain = ((X[i : i + 8], y[i : i + 8]) for i in range(0, 40, 8))
+    same(read.state, rvfl_jax.run_stream(learner, plain, key=KEY, num_classes=4).state)
+    assert found == [(np.dtype(np.float64), found[0][1])] * 5
+    assert found[0][1] != threading.get_ident()
+
+
+def test_a_source_that_blocks_holds_up_no_interruption(learner):
+    stream, blocked = ragged_stream(), threading.Event()
+
+    def stuck():
+        yield from list(pairs_of(stream))[:7]
+        blocked.wait(30)
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    options = options_of(stream, chunk_size=2, progress=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        rvfl_jax.run_stream(learner, stuck(), **options)
+    assert time.monotonic() - begun < 25
+    blocked.set()
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.int64, np.float16])
+def test_no_feature_is_rounded_on_its_way(dtype):
+    X = (blobs(12)[0] * 1000).astype(dtype)
+    X[0, 0] = np.iinfo(dtype).max // 3 if np.dtype(dtype).kind == "i" else 60000
+    X[0, 0] = min(int(X[0, 0]), 1_700_000_001)
+    y = np.arange(12) % 4
+    feed = Feed([(X, y)], classes=None, capacity=4, batch_size=None, chunk_size=None)
+    (chunk,) = feed.chunks(None, None)
+    np.testing.assert_array_equal(chunk.batches.X[0].astype(np.float64), X.astype(np.float64))
+    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=1, num_batches=1, seed=0)
+    np.testing.assert_array_equal(np.sort(stream.X[0], axis=0), np.sort(X, axis=0))
 
 
 def test_dtypes_are_kept_and_taken():
@@ -190,7 +243,10 @@ NAN = np.where(np.arange(6) == 2, np.nan, X)
         ([(X, Y), (X, Y - 1)], {}, "batch 1: expected labels of at least 0, got .*-1.* in row 0"),
         ([(X[:4], Y[:4]), (X, Y)], {}, "batch 1: expected at most 4 rows, got 8; batch_size"),
         ([(X, Y)], {"batch_size": 7}, "batch 0: expected at most 7 rows, got 8"),
-        ([(X.astype(np.uint8), Y), (X, Y)], {}, "batch 1: expected numbers like uint8, got float"),
+        ([(X.astype(np.uint8), Y), (X, Y)], {}, "batch 1: expected numbers that fit uint8"),
+        ([(X.astype(np.float32), Y), (X, Y)], {}, "batch 1: expected numbers that fit float32"),
+        ([(X.astype(np.uint8), Y), (X.astype(np.uint16), Y)], {}, "fit uint8.*got uint16"),
+        (5, {}, r"stream: expected a Stream or an iterable of \(X, y\), got int"),
         ([(X, Y)], {"num_classes": 3}, "batch 0: expected at most 3 classes, got one more: 3"),
         ([(X, Y)], {"num_classes": None}, "num_classes: expected the most classes"),
         ([(X, Y)], {"classes": [0, 1, 2]}, "batch 0: expected one of the 3 known classes, got 3"),

@@ -213,8 +213,11 @@ def test_parts_are_those_of_the_whole(tmp_path):
 def test_exported_models_answer_like_predict(model, tmp_path, capsys):
     table(classes=3, seed=2).to_csv(tmp_path / "t.csv", index=False)
     status, out, err = called(capsys, "export", model, "--out", tmp_path / "p.npz")
-    assert (status, err) == (0, "")
-    assert out == f"Wrote {tmp_path / 'p.npz'}: 5 columns to 3 classes.\n"
+    assert (status, out) == (0, "")
+    assert err == f"Wrote {tmp_path / 'p.npz'}: 5 columns to 3 classes.\n"
+    status, out, err = called(capsys, "export", model, "--out", tmp_path / "p.npz")
+    assert (status, out) == (2, "")
+    assert "--force replaces it" in err
     said = called(capsys, "predict", model, tmp_path / "t.csv", "--format", "jsonl")[1]
     file = np.load(tmp_path / "p.npz")
     X = table(classes=3, seed=2).drop(columns="species").to_numpy(float)

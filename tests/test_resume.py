@@ -107,6 +107,75 @@ def test_another_run_is_refused_with_all_that_differs(tmp_path, learner, stream)
     assert path.read_bytes() == before
 
 
+def test_other_tasks_are_another_run(tmp_path, learner, stream):
+    path = tmp_path / "run.npz"
+    interrupted(path, learner, stream)
+    other = stream._replace(class_task=stream.class_task[::-1].copy())
+    with pytest.raises(ValueError, match="differs in 1: tasks"):
+        rvfl_jax.run_stream(learner, other, key=KEY, checkpoint=path, resume=True)
+    renamed = stream._replace(classes=stream.classes + 1)
+    with pytest.raises(ValueError, match="differs in 1: classes"):
+        rvfl_jax.run_stream(learner, renamed, key=KEY, checkpoint=path, resume=True)
+
+
+def test_what_was_announced_must_come(tmp_path, learner, stream):
+    """The carry holds it: a batch beyond the place that changes would be learned as it was."""
+    batches = list(pairs_of(stream))
+
+    def stop(name, pairs):
+        path = tmp_path / name
+        options = options_of(stream, checkpoint=path, chunk_size=2)
+        with pytest.raises(Interrupted):
+            rvfl_jax.run_stream(learner, pairs, progress=stop_after(4), **options)
+        return options | {"resume": True}
+
+    changed = [*batches[:4], (batches[4][0] + 1, batches[4][1]), *batches[5:]]
+    renamed = [(X, ["abcd"[c] for c in y]) for X, y in batches]
+    for name, first, then in (
+        ("changed", batches, changed),
+        ("shorter", batches, batches[:4]),
+        ("grown", batches[:4], batches),
+        ("renamed", batches, renamed),
+    ):
+        options = stop(name, first)
+        with pytest.raises(ValueError, match="expected the 4 batches learned already, and then"):
+            rvfl_jax.run_stream(learner, then, **options)
+    finished = rvfl_jax.run_stream(learner, batches[:4], **options_of(stream))
+    gone_on = rvfl_jax.run_stream(learner, batches[4:], state=finished.state, **options_of(stream))
+    assert gone_on.state.num_learned == 9
+
+
+def test_failure_ends_a_run_before_it_is_kept(tmp_path, stream):
+    learner = small(k=0.0, solver="covariance")
+    huge = stream._replace(X=stream.X.astype(np.float64))
+    huge.X[5] *= 1e200
+    path, steps = tmp_path / "run.npz", []
+    options = {"key": KEY, "chunk_size": 2, "progress": lambda done, total: steps.append(done)}
+    with pytest.raises(rvfl_jax.NumericalError, match="batch 5"):
+        rvfl_jax.run_stream(learner, huge, checkpoint=path, **options)
+    assert steps[-1] == 4
+    assert load_checkpoint_file(path).metadata["metadata"]["batches"] == 4
+    whole = rvfl_jax.run_stream(learner, huge, on_failure="return", **options)
+    assert steps[-1] == 9
+    assert not whole.history.healthy[5].all()
+
+
+def test_only_looks_that_were_made_are_kept(tmp_path, learner, stream):
+    path = tmp_path / "run.npz"
+    options = {"key": KEY, "test": blobs(40, seed=0), "evaluate": np.int64(4), "confusion": True}
+    whole = rvfl_jax.run_stream(learner, stream, **options)
+    kept = rvfl_jax.run_stream(learner, stream, checkpoint=path, chunk_size=3, **options)
+    same(kept, whole)
+    assert load_checkpoint_file(path).arrays[".record.evaluation.confusion"].shape == (3, 4, 4)
+    assert kept.history.confusion.shape == (3, 4, 4)
+
+
+def test_places_where_no_file_can_be(tmp_path, learner, stream):
+    for path in (tmp_path, tmp_path / "no" / "run.npz"):
+        with pytest.raises(ValueError, match="expected a file in a folder that is there"):
+            rvfl_jax.run_stream(learner, stream, key=KEY, checkpoint=path, resume=True)
+
+
 def test_other_batches_before_the_place_are_refused(tmp_path, learner, stream):
     path = tmp_path / "run.npz"
     options = options_of(stream, checkpoint=path, chunk_size=2)
@@ -114,7 +183,7 @@ def test_other_batches_before_the_place_are_refused(tmp_path, learner, stream):
         rvfl_jax.run_stream(learner, pairs_of(stream), progress=stop_after(4), **options)
     others = list(pairs_of(stream))
     others[1] = (others[1][0] + 1e-9, others[1][1])
-    with pytest.raises(ValueError, match="expected the 4 batches learned already to come first"):
+    with pytest.raises(ValueError, match="expected the 4 batches learned already, and then"):
         rvfl_jax.run_stream(learner, others, resume=True, **options)
     with pytest.raises(ValueError, match="at least the 4 batches learned already, got 3"):
         rvfl_jax.run_stream(learner, list(pairs_of(stream))[:3], resume=True, **options)
@@ -131,9 +200,17 @@ def test_other_versions_are_a_warning(tmp_path, learner, stream, monkeypatch):
 def test_stale_parts_are_swept_away(tmp_path, learner, stream):
     path = tmp_path / "run.npz"
     interrupted(path, learner, stream)
-    (tmp_path / "run.npzabc.part").write_bytes(b"half a checkpoint")
+    ours = tmp_path / f"run.npz.{'0' * 32}.part"
+    others = [tmp_path / f"run2.npz.{'0' * 32}.part", tmp_path / "run.npz.bak.part"]
+    for part in (ours, *others):
+        part.write_bytes(b"half a checkpoint")
+    with pytest.raises(ValueError, match="differs in 1"):
+        rvfl_jax.run_stream(
+            learner, stream, key=KEY, evaluate=2, checkpoint=path, resume=True, chunk_size=2
+        )
+    assert ours.exists()
     rvfl_jax.run_stream(learner, stream, key=KEY, checkpoint=path, resume=True, chunk_size=2)
-    assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
 
 
 def test_runs_that_are_one_program_keep_nothing(tmp_path, stream):
@@ -221,6 +298,17 @@ def test_ctrl_c_is_one_line_and_resume_goes_on(stopped, finished, capsys):
 def test_other_options_are_listed(stopped, capsys):
     assert main(command(stopped, *OPTIONS, "--resume", "--ridge", "2", "--tasks", "2")) == 2
     one_line(capsys, f"{stopped / 'kept'}: begun with other options: tasks: expected 2, got 5; r")
+
+
+def test_other_data_are_other_options(tmp_path, capsys):
+    X, y = blobs(80)
+    np.savez(tmp_path / "d.npz", X=X, y=y)
+    options = ["--dataset", str(tmp_path / "d.npz"), "--tasks", "2", *OPTIONS]
+    assert main(command(tmp_path, *options)) == 0
+    np.savez(tmp_path / "d.npz", X=X + 1, y=y)
+    capsys.readouterr()
+    assert main(command(tmp_path, *options, "--resume")) == 2
+    one_line(capsys, f"{tmp_path / 'kept'}: begun with other options: data: expected '")
 
 
 @pytest.mark.parametrize("name", ["comparison.npz", "seed_0_references.npz", "seed_0_kF-Bayes.npz"])

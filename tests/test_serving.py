@@ -319,3 +319,17 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 def test_a_folder_that_is_missing_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         export_model(fitted(), tmp_path / "none" / "a.npz")
+
+
+def test_labels_of_leading_columns_leave_the_rest_out(tmp_path):
+    X, y = blobs(40)
+    learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=8, ridge=0.5, k=0.0)
+    batches = [(X[i : i + 8], y[i : i + 8]) for i in range(0, 40, 8)]
+    run = rvfl_jax.run_stream(learner, batches, key=jax.random.key(0), num_classes=10)
+    path = tmp_path / "p.npz"
+    export_learner(learner, run.state, path, classes=run.history.classes)
+    file = np.load(path)
+    assert file["classes"].tolist() == list(run.history.classes)
+    with jax.enable_x64(True):
+        told = np.asarray(export.deserialize(bytearray(file["predict"])).call(X))
+    assert told.shape == (40, 4)

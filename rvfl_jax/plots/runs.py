@@ -102,11 +102,12 @@ def strength_paths(run: Run, *, axes: Any = None) -> Any:
         raise ValueError("run: expected one with forward strengths, got one without")
     axes = axes_or_new(axes, (7, 4.2))
     batches = np.arange(1, len(history.k_next) + 1)
-    # Nothing is announced to the last batch of a stream.
-    announced = history.k_next[:-1]
+    # Mostly nothing is announced to the last batch of a stream.
+    end = None if history.k_next[-1].any() else -1
+    announced = history.k_next[:end]
     for layer, (taken, put) in enumerate(zip(history.k_t.T, announced.T, strict=True)):
         colour = COLOURS[layer % len(COLOURS)]
-        axes.plot(batches[:-1], put, color=colour, lw=1.2, label=f"layer {layer + 1}")
+        axes.plot(batches[:end], put, color=colour, lw=1.2, label=f"layer {layer + 1}")
         axes.plot(batches[1:], taken[1:], ls="", marker=".", ms=4, color=colour)
     if announced.size and np.nanmin(announced) > 0 and np.ptp(announced) > 0:
         axes.set_yscale("log")
@@ -225,7 +226,9 @@ def _moments(history: History, moments: Sequence[int] | None) -> list[int]:
         batches = np.asarray(moments, int) - 1
         if not len(batches) or not np.isin(batches, history.evaluated).all():
             raise ValueError(
-                f"moments: expected some of {(history.evaluated + 1).tolist()}, got {moments!r}"
+                f"moments: expected some of the {len(history.evaluated)} batches, from"
+                f" {history.evaluated[0] + 1} to {history.evaluated[-1] + 1}, after which the test"
+                f" set was looked at, got {moments!r}"
             )
     return [int(np.flatnonzero(history.evaluated == batch)[0]) for batch in batches]
 
