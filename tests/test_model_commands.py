@@ -219,7 +219,8 @@ def test_exported_models_answer_like_predict(model, tmp_path, capsys):
     assert (status, out) == (2, "")
     assert "--force replaces it" in err
     said = called(capsys, "predict", model, tmp_path / "t.csv", "--format", "jsonl")[1]
-    file = np.load(tmp_path / "p.npz")
+    with np.load(tmp_path / "p.npz") as members:
+        file = dict(members)
     X = table(classes=3, seed=2).drop(columns="species").to_numpy(float)
     with jax.enable_x64(True):
         answers = np.asarray(export.deserialize(bytearray(file["predict"])).call(X))

@@ -328,7 +328,8 @@ def test_labels_of_leading_columns_leave_the_rest_out(tmp_path):
     run = rvfl_jax.run_stream(learner, batches, key=jax.random.key(0), num_classes=10)
     path = tmp_path / "p.npz"
     export_learner(learner, run.state, path, classes=run.history.classes)
-    file = np.load(path)
+    with np.load(path) as members:
+        file = dict(members)
     assert file["classes"].tolist() == list(run.history.classes)
     with jax.enable_x64(True):
         told = np.asarray(export.deserialize(bytearray(file["predict"])).call(X))
