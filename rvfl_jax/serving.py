@@ -9,7 +9,7 @@
         probabilities = predict.call(X)  # (n, s) to (n, classes)
     labels = file["classes"][probabilities.argmax(axis=1)]
 
-`jax.export` needs the package flatbuffers on both sides. X has the dtype of the model and as many
+`jax.export` needs the package flatbuffers beside JAX. X has the dtype of the model and as many
 rows as were asked for: any number compiles one program for each number of rows that comes, a
 fixed `batch_size` one in all. The members of the file:
 
@@ -110,7 +110,6 @@ def export_model(
     Raises:
         ValueError: on a model that is not fitted, or any argument out of range; nothing is
             written.
-        ImportError: without flatbuffers.
         OSError: if the file cannot be written; what was there is untouched.
     """
     if not isinstance(model, EdRVFLClassifier | EdRVFLRegressor):
@@ -159,7 +158,7 @@ def export_learner(
         platforms: where the file is to run.
 
     Raises:
-        ValueError, ImportError, OSError: see `export_model`.
+        ValueError, OSError: see `export_model`.
     """
     if num_features is None:
         if not hasattr(state, "W"):
@@ -267,7 +266,7 @@ def _write(path: Path, predictor: _Predictor, options: _Options) -> None:
     if predictor.classes is not None:
         told = exported.out_avals[0].shape[-1]
         shape("classes", members["classes"], (told,), "(m,), one label a column")
-    members["predict"] = np.frombuffer(_serialised(exported), np.uint8)
+    members["predict"] = np.frombuffer(exported.serialize(), np.uint8)
     write_npz(path, members)
 
 
@@ -341,10 +340,3 @@ def _is_key(leaf: Any) -> bool:
 
 def _precision(dtype: np.dtype[Any]) -> str:
     return "double" if dtype == np.float64 else "single"
-
-
-def _serialised(exported: export.Exported) -> bytearray:
-    try:
-        return exported.serialize()
-    except ImportError:
-        raise ImportError("serving needs flatbuffers: pip install 'rvfl-jax[serving]'") from None

@@ -308,14 +308,6 @@ def test_plain_labels_are_kept(tmp_path, labels, kind):
     assert kept.tolist() == list(labels)
 
 
-def test_a_missing_package_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "flatbuffers", None)
-    monkeypatch.delitem(sys.modules, "jax._src.export.serialization", raising=False)
-    with pytest.raises(ImportError, match=r"pip install 'rvfl-jax\[serving\]'"):
-        export_model(fitted(), tmp_path / "a.npz")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_folder_that_is_missing_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         export_model(fitted(), tmp_path / "none" / "a.npz")
