@@ -155,20 +155,21 @@ def _arrays_of(tree: Any) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     arrays, keys = {}, {}
     for path, leaf in leaves:
         name = jax.tree_util.keystr(path)
-        if _is_key(leaf):
+        if is_key(leaf):
             keys[name] = str(jax.random.key_impl(leaf))
             leaf = jax.random.key_data(leaf)
         arrays[name] = np.asarray(leaf)
     return arrays, keys
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is a typed PRNG key, which NumPy cannot hold."""
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def _difference(name: str, leaf: Any, got: np.ndarray, key: str | None) -> list[str]:
-    if _is_key(leaf):
+    if is_key(leaf):
         return [] if key is not None else [f"{name}: expected a PRNG key, got {got.dtype}"]
     shape, dtype = tuple(np.shape(leaf)), np.dtype(getattr(leaf, "dtype", type(leaf)))
     if (shape, dtype) == (got.shape, got.dtype):

@@ -256,7 +256,7 @@ def _folder(
     tested = [(data.X_test, np.asarray(data.y_test).astype(str)) for data, _, _ in cases]
     described = asdict(config) | {"seeds": len(cases), "data": digest_of((learned, tested))}
     described = json.loads(json.dumps(described))
-    return RunFolder(checkpoint, described, resume=resume, every=every)
+    return RunFolder(checkpoint, described, resume=resume)
 
 
 def _evaluate(config: Config) -> str | int:

@@ -94,7 +94,7 @@ def _losses_and_rows(
     num_classes: int | None,
     checkpoint: bool | int,
 ) -> tuple[Array, Array]:
-    m = capacity_of(num_classes, stream)
+    m = capacity_of(num_classes, stream.classes)
     X, weight = jnp.asarray(stream.X), jnp.asarray(stream.weight)
     T = X.shape[0]
     steps = Steps(

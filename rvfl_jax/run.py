@@ -74,7 +74,7 @@ def offline_scores(
         raise ValueError("learner: expected one with fit_offline, got one without")
     check_stream(stream)
     X_test = check_features("X_test", X_test, stream.X.shape[-1])
-    m = capacity_of(num_classes, stream)
+    m = capacity_of(num_classes, stream.classes)
     with precision_scope(precision):
         state = init_state(learner, key, stream.X.shape[-1], m)
         batches = Batches(stream.X, stream.y, stream.weight)
@@ -239,8 +239,8 @@ def _run_in_memory(
 ) -> Run:
     check_stream(stream)
     T, b, s = stream.X.shape
-    m = capacity_of(num_classes, stream)
-    schedule = schedule_of(evaluate, stream, T)
+    m = capacity_of(num_classes, stream.classes)
+    schedule = schedule_of(evaluate, stream.task_ends, T)
     batches = announce(Batches(stream.X, stream.y, stream.weight), lookahead)
     encoded = None if test is None else encode_test(test, stream.classes, s)
     check_expert(expert, encoded, m)

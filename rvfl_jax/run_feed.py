@@ -17,11 +17,13 @@ from rvfl_jax.linalg import precision_scope
 from rvfl_jax.progress import track
 from rvfl_jax.provenance import digest_of, provenance
 from rvfl_jax.run_inputs import (
+    capacity_of,
     check_expert,
     check_features,
     check_state,
     encode_test,
     examined,
+    schedule_of,
     start_state,
 )
 from rvfl_jax.types import Array, Learner, Run, State
@@ -108,10 +110,9 @@ def _run(
 ) -> Run:
     s = feed.num_features
     encoded = None if test is None else encode_test(test, as_array(known or []), s)
-    if isinstance(expert, str):
-        check_expert(expert, encoded, m)
-        expert = None
     check_expert(expert, encoded, m)
+    if isinstance(expert, str):
+        expert = None
     if state is not None:
         check_state(state, s, m)
     upcoming = None
@@ -162,12 +163,9 @@ def _run(
                 advance=advance,
             )
         jax.block_until_ready(final)
-    schedule = None
-    if every is not None:
-        schedule = np.arange(1, feed.done + 1) % every == 0
-        schedule[-1] = True
     about["data"] = [feed.digest]
     nowhere = np.full(1, -1)
+    schedule = schedule_of(evaluate, nowhere, feed.done)
     record = jax.tree.map(fetch, record)
     history = build_history(record, schedule, feed.labels.labels, nowhere, test_set, about)
     return Run(final, history)
@@ -188,10 +186,7 @@ def _capacity(
     known = classes_in_order(labels).tolist()
     if not known or len(known) < len(labels):
         raise ValueError(f"classes: expected each label once, got {list(classes)!r}")
-    m = len(known) if num_classes is None else positive_int("num_classes", num_classes)
-    if m < len(known):
-        raise ValueError(f"num_classes: expected at least {len(known)}, got {m}")
-    return known, m
+    return known, capacity_of(num_classes, known)
 
 
 def _every(evaluate: str | int) -> int | None:

@@ -7,35 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checkpoint import load_checkpoint_file, save_checkpoint
+from rvfl_jax.checkpoint import load_checkpoint_file, save_checkpoint, sweep_parts
 from rvfl_jax.checks import differences
 
 FILE = "comparison.npz"
 
 
 class RunFolder:
-    """A file for the whole, one for each seed's references, and one for each run.
+    """A file for the whole, one for each seed's references, and one for each run."""
 
-    Attributes:
-        every: batches between two checkpoints of a run; about 20 a run when None.
-    """
-
-    def __init__(
-        self, folder: Path, config: Mapping[str, Any], *, resume: bool, every: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any], *, resume: bool) -> None:
         """Open the folder, or begin one.
 
         Args:
             folder: is made where it is missing.
             config: what is compared, as JSON takes it.
             resume: go on with what is there; otherwise nothing must be.
-            every: see the class.
 
         Raises:
             ValueError: if something is there that is not to be gone on with, is damaged, or was
                 begun with another configuration: all differences are listed.
         """
-        self.every = every
         self._folder, self._config = folder, dict(config)
         self._seconds: dict[str, float] = {}
         if (folder / FILE).exists():
@@ -46,8 +38,7 @@ class RunFolder:
             if faults:
                 raise ValueError(f"{folder}: begun with other options: " + "; ".join(faults))
             self._seconds = found["seconds"]
-            for part in folder.glob("*.part"):
-                part.unlink()
+            sweep_parts(folder / FILE)
             return
         folder.mkdir(parents=True, exist_ok=True)
         self._write()
@@ -62,6 +53,7 @@ class RunFolder:
     ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """A seed's references: arrays and numbers, computed unless they are there."""
         path = self._folder / f"seed_{seed}_references.npz"
+        sweep_parts(path)
         if path.exists():
             found = load_checkpoint_file(path)
             # The path of a member of a dict is ['name'].

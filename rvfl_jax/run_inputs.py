@@ -1,5 +1,6 @@
 """What `run_stream` is given, checked on the host and brought into the scan's terms."""
 
+from collections.abc import Sized
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,12 @@ from rvfl_jax.devices import check_width, fetch, init_over_mesh, place_state
 from rvfl_jax.evaluation import Examined
 from rvfl_jax.labels import to_columns
 from rvfl_jax.scan import init_state
-from rvfl_jax.types import Array, Learner, State, Stream
+from rvfl_jax.types import Array, Learner, State
 
 SCHEDULES = ("batch", "task", "never")
 
 
-def schedule_of(evaluate: str | int, stream: Stream, T: int) -> np.ndarray | None:
+def schedule_of(evaluate: str | int, task_ends: np.ndarray, T: int) -> np.ndarray | None:
     """(T,) batches after which the test set is looked at; None for never."""
     if evaluate == "never":
         return None
@@ -27,7 +28,7 @@ def schedule_of(evaluate: str | int, stream: Stream, T: int) -> np.ndarray | Non
         return np.ones(T, bool)
     at = np.zeros(T, bool)
     if evaluate == "task":
-        at[stream.task_ends[stream.task_ends >= 0]] = True
+        at[task_ends[task_ends >= 0]] = True
     elif isinstance(evaluate, str):
         raise ValueError(
             f"evaluate: expected one of {', '.join(SCHEDULES)} or an integer, got {evaluate!r}"
@@ -56,11 +57,11 @@ def announce(batches: Batches, lookahead: Any) -> Batches:
     )
 
 
-def capacity_of(num_classes: int | None, stream: Stream) -> int:
+def capacity_of(num_classes: int | None, classes: Sized) -> int:
     """m, columns of the readout."""
-    m = len(stream.classes) if num_classes is None else positive_int("num_classes", num_classes)
-    if m < len(stream.classes):
-        raise ValueError(f"num_classes: expected at least {len(stream.classes)}, got {m}")
+    m = len(classes) if num_classes is None else positive_int("num_classes", num_classes)
+    if m < len(classes):
+        raise ValueError(f"num_classes: expected at least {len(classes)}, got {m}")
     return m
 
 

@@ -34,7 +34,7 @@ import numpy as np
 from jax import export
 
 from rvfl_jax.buckets import FEWEST_ROWS, rows_for
-from rvfl_jax.checkpoint import json_bytes, write_npz
+from rvfl_jax.checkpoint import is_key, json_bytes, write_npz
 from rvfl_jax.checks import finite, one_of, positive_int, shape
 from rvfl_jax.estimator import EdRVFLClassifier
 from rvfl_jax.estimator_base import EdRVFLBase
@@ -188,7 +188,7 @@ def _read_part(learner: Learner, state: State, inputs: jax.ShapeDtypeStruct) -> 
     shapes = jax.eval_shape(lambda state: state, state)
     read = export.export(jax.jit(learner.predict))(shapes, inputs).module_kept_var_idx
     kept = [
-        leaf if i in read or _is_key(leaf) else np.zeros(leaf.shape, leaf.dtype)
+        leaf if i in read or is_key(leaf) else np.zeros(leaf.shape, leaf.dtype)
         for i, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, kept)
@@ -331,11 +331,7 @@ def _plain_labels(classes: Any) -> np.ndarray:
 
 def _opaque(leaf: Any) -> Any:
     """An array that XLA takes for no constant at first."""
-    return leaf if _is_key(leaf) else jax.lax.optimization_barrier(jnp.asarray(np.asarray(leaf)))
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.prng_key)
+    return leaf if is_key(leaf) else jax.lax.optimization_barrier(jnp.asarray(np.asarray(leaf)))
 
 
 def _precision(dtype: np.dtype[Any]) -> str:

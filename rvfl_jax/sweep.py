@@ -90,7 +90,7 @@ def sweep(
     axes = axes_of(grid, len(streams) if several else None, constants)
     _check_values(make_learner, axes)
     T, s = first.num_batches, first.X.shape[-1]
-    m = max(capacity_of(num_classes, one) for one in streams)
+    m = max(capacity_of(num_classes, one.classes) for one in streams)
     schedule = None if test is None else _schedule(evaluate, streams, T)
     positive_int("max_bytes", max_bytes)
     job = _job(streams, several, key, test, schedule, m, s)
@@ -134,7 +134,7 @@ def _word(value: Any) -> Any:
 
 def _schedule(evaluate: str | int, streams: list[Stream], T: int) -> np.ndarray | None:
     """One schedule for all, since a look that only some take would cost all of them."""
-    each = [schedule_of(evaluate, one, T) for one in streams]
+    each = [schedule_of(evaluate, one.task_ends, T) for one in streams]
     looks = [one for one in each if one is not None]
     return np.any(looks, axis=0) if looks else None
 
