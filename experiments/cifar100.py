@@ -9,7 +9,7 @@ share, and with the sparse autoencoder F between features and learner.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from experiments.comparison import accuracy_of, expert_of, guarded, run_and_keep
 from experiments.fashion_mnist import VARIANTS, Case, encoded_case
 from experiments.features import FEATURES, cifar100_case
 from experiments.pictures import mark_ends
+from experiments.regions import draw_regions, measure_regions
 from experiments.results_file import (
     Record,
     ResultsFile,
@@ -63,6 +64,7 @@ ABLATION_SEEDS = 1
 CANDIDATES = np.logspace(-2, 4, 25)
 GUARDED_ROWS = 1000
 PICTURED_ROWS = 1500
+PICTURED = ("features", "behind F")
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,9 @@ def measure(config: Config, file: ResultsFile) -> None:
     with steps_shown("large network", file) as once:
         for seed in range(config.seeds):
             once(f"large | seed {seed}", _large, config, seed)
+    with steps_shown("decision regions", file) as once:
+        for name in PICTURED:
+            once(f"regions | {name}", _regions, name)
     with steps_shown("leak guard", file) as once:
         case = cifar100_case(HONEST, 0, num_tasks=10, num_batches=NUM_BATCHES)
         once("leak guard", guarded, case, common_learner("-R"), jax.random.key(0), GUARDED_ROWS)
@@ -253,6 +258,14 @@ def _large(config: Config, seed: int) -> Record:
         "accuracy at chosen lambda": accuracy_of(np.asarray(scores), case, learner),
         "chosen lambda": chosen,
     }
+
+
+def _regions(name: str) -> Record:
+    """-R with the network and lambda that all share, with F between features and it or not."""
+    case = cifar100_case(HONEST, 0, num_tasks=5, num_batches=NUM_BATCHES)
+    if name == "behind F":
+        case = _on_top(case, "-R")
+    return measure_regions(case, common_learner("-R"), jax.random.key(0), PICTURED_ROWS)
 
 
 def rows_of(config: Config, file: ResultsFile) -> Iterator[list[str]]:
@@ -385,48 +398,6 @@ def draw_sensitivity(file: ResultsFile, path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def draw_regions(path: Path) -> None:
-    """Test rows by t-SNE of their features, coloured by the task that -R places them in."""
-    from matplotlib.figure import Figure
-    from sklearn.manifold import TSNE
-
-    case = cifar100_case(HONEST, 0, num_tasks=5, num_batches=NUM_BATCHES)
-    rows = np.random.default_rng(0).choice(len(case.columns), PICTURED_ROWS, replace=False)
-    X, columns = case.Z_test[rows], case.columns[rows]
-    places = TSNE(random_state=0, init="pca").fit_transform(X)
-    learner, key = common_learner("-R"), jax.random.key(0)
-    figure = Figure(figsize=(13, 8.4), layout="constrained")
-    start, state = 0, None
-    cuts = [0, *(int(end) + 1 for end in case.stream.task_ends)]
-    for panel, cut in zip(figure.subplots(2, 3).flat, cuts, strict=True):
-        if cut:
-            parts = {n: getattr(case.stream, n)[start:cut] for n in ("X", "y", "weight", "task")}
-            run = partial(run_stream, learner, key=key, expert=None, num_classes=100)
-            state = run(case.stream._replace(**parts), state=state).state
-            guess = np.asarray(learner.predict(state, X)).argmax(axis=1)
-            right, task = guess == columns, case.stream.class_task[guess]
-            for q in range(case.stream.num_tasks):
-                for rows, look in ((right, {"alpha": 0.9}), (~right, {"alpha": 0.25})):
-                    chosen = rows & (task == q)
-                    panel.scatter(*places[chosen].T, color=COLOURS[q], s=9, lw=0, **look)
-            title = f"{cut * 100 // NUM_BATCHES} classes: {right.mean():.0%} of all rows right"
-        else:
-            panel.scatter(*places.T, color="0.8", s=7, lw=0)
-            title = "nothing learned"
-        panel.set(title=title, xticks=[], yticks=[])
-        start = cut
-    handles = [
-        panel.scatter([], [], color=COLOURS[q], s=30, label=f"task {q + 1}")
-        for q in range(case.stream.num_tasks)
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=case.stream.num_tasks)
-    figure.suptitle(
-        "t-SNE of CIFAR-100's test features; colour: the task of the class predicted, full where"
-        " the class is right, pale where it is wrong"
-    )
-    figure.savefig(path, dpi=130)
-
-
 def main(config: Config, out: Path = RESULTS / "cifar100") -> None:
     """Measure what is missing, then write results.json, table.md and four pictures.
 
@@ -440,7 +411,12 @@ def main(config: Config, out: Path = RESULTS / "cifar100") -> None:
     draw_curves(config, file, out / "curves.png")
     draw_strengths(config, file, out / "strengths.png")
     draw_sensitivity(file, out / "sensitivity.png")
-    draw_regions(out / "regions.png")
+    draw_regions(
+        {name: file.records[f"regions | {name}"] for name in PICTURED},
+        f"t-SNE of {PICTURED_ROWS} test rows of CIFAR-100; colour: task of the class that -R"
+        " predicts,\nfull where the class is right, pale where it is wrong",
+        out / "regions.png",
+    )
     print((out / "table.md").read_text(encoding="utf-8"))
 
 
