@@ -23,8 +23,8 @@ from experiments.features import FEATURES, cifar100, cifar100_case
 from experiments.results_file import (
     Record,
     ResultsFile,
-    markdown_table,
     mean_and_deviation,
+    write_table,
 )
 from experiments.settings import RESULTS, Once, steps_shown
 from rvfl_jax import (
@@ -187,7 +187,7 @@ def best_first(file: ResultsFile) -> list[tuple[tuple[str, str, str], list[Recor
     )
 
 
-def write_table(file: ResultsFile, path: Path) -> None:
+def tabulate(file: ResultsFile, folder: Path) -> None:
     """Means and deviations over seeds."""
     rows = []
     for names, found in best_first(file):
@@ -202,7 +202,7 @@ def write_table(file: ResultsFile, path: Path) -> None:
         *("data", "encoder", "readout", "class incremental %", "task aware %"),
         *("lambda", "seeds"),
     )
-    path.write_text(markdown_table(headings, rows), encoding="utf-8")
+    write_table(folder, headings, rows)
 
 
 def draw(file: ResultsFile, path: Path) -> None:
@@ -242,7 +242,7 @@ def draw(file: ResultsFile, path: Path) -> None:
 
 
 def main(config: Config, out: Path = RESULTS / "beyond") -> None:
-    """Measure what is missing, then write results.json, table.md and accuracy.png.
+    """Measure what is missing, then write results.json, table.csv, table.md and accuracy.png.
 
     Args:
         config: what is compared.
@@ -250,7 +250,7 @@ def main(config: Config, out: Path = RESULTS / "beyond") -> None:
     """
     file = ResultsFile(out / "results.json", config)
     measure(config, file)
-    write_table(file, out / "table.md")
+    tabulate(file, out)
     draw(file, out / "accuracy.png")
     print((out / "table.md").read_text(encoding="utf-8"))
 

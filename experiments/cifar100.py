@@ -25,8 +25,8 @@ from experiments.regions import draw_regions, measure_regions
 from experiments.results_file import (
     Record,
     ResultsFile,
-    markdown_table,
     mean_and_deviation,
+    write_table,
 )
 from experiments.settings import RESULTS, Once, steps_shown
 from rvfl_jax import (
@@ -298,20 +298,19 @@ def _row(start: list[str], found: list[Record]) -> list[str]:
     return [*start, *cells, f"{gap:.3f}", loss, str(len(found))]
 
 
-def write_table(config: Config, file: ResultsFile, path: Path) -> None:
+def tabulate(config: Config, file: ResultsFile, folder: Path) -> None:
     """The rows, and how far the large network comes."""
     headings = (
         *("features", "tasks", "setting", "style", "ACC %", "A-bar %", "offline expert %"),
         *("BWT %", "largest gap to the expert %", "prequential loss", "seeds"),
     )
-    lines = [markdown_table(headings, rows_of(config, file))]
-    lines.append(f"\n-R with N = {config.large_nodes} on {HONEST}, 10 tasks:\n\n")
+    lines = [f"\n-R with N = {config.large_nodes} on {HONEST}, 10 tasks:\n\n"]
     large = [file.records[f"large | seed {seed}"] for seed in range(config.seeds)]
     for name in ("accuracy at lambda 1", "its expert", "accuracy at chosen lambda"):
         lines.append(f"- {name}: {mean_and_deviation([r[name] for r in large], 100, 2)} %\n")
     chosen = sorted({f"{record['chosen lambda']:.3g}" for record in large})
     lines.append(f"- lambda chosen by generalised cross-validation: {', '.join(chosen)}\n")
-    path.write_text("".join(lines), encoding="utf-8")
+    write_table(folder, headings, rows_of(config, file), after="".join(lines))
 
 
 def draw_curves(config: Config, file: ResultsFile, path: Path) -> None:
@@ -399,7 +398,7 @@ def draw_sensitivity(file: ResultsFile, path: Path) -> None:
 
 
 def main(config: Config, out: Path = RESULTS / "cifar100") -> None:
-    """Measure what is missing, then write results.json, table.md and four pictures.
+    """Measure what is missing, then write results.json, table.csv, table.md and four pictures.
 
     Args:
         config: the protocol.
@@ -407,7 +406,7 @@ def main(config: Config, out: Path = RESULTS / "cifar100") -> None:
     """
     file = ResultsFile(out / "results.json", config)
     measure(config, file)
-    write_table(config, file, out / "table.md")
+    tabulate(config, file, out)
     draw_curves(config, file, out / "curves.png")
     draw_strengths(config, file, out / "strengths.png")
     draw_sensitivity(file, out / "sensitivity.png")

@@ -21,7 +21,7 @@ import tyro
 
 from experiments.fashion_mnist import PAPER_K, VARIANTS
 from experiments.features import FEATURES, cifar100
-from experiments.results_file import Record, ResultsFile, markdown_table
+from experiments.results_file import Record, ResultsFile, write_table
 from experiments.settings import RESULTS, Once, steps_shown
 from rvfl_jax import (
     Learner,
@@ -509,14 +509,14 @@ def _of_transfer(constant: dict[str, np.ndarray], where: str) -> tuple[str, str,
     return "backward transfer is positive", where, evidence, _verdict(mean, low, high)
 
 
-def write_table(config: Config, file: ResultsFile, path: Path) -> None:
+def tabulate(config: Config, file: ResultsFile, folder: Path) -> None:
     """One row a claim and place."""
     headings = ("claim", "where", "evidence (loss: prequential, squared)", "verdict")
-    path.write_text(markdown_table(headings, rows_of(config, file)), encoding="utf-8")
+    write_table(folder, headings, rows_of(config, file))
 
 
 def main(config: Config, out: Path = RESULTS / "claims") -> None:
-    """Measure what is missing, then write results.json and table.md.
+    """Measure what is missing, then write results.json, table.csv and table.md.
 
     Args:
         config: the protocol.
@@ -524,7 +524,7 @@ def main(config: Config, out: Path = RESULTS / "claims") -> None:
     """
     file = ResultsFile(out / "results.json", config)
     measure(config, file)
-    write_table(config, file, out / "table.md")
+    tabulate(config, file, out)
     print((out / "table.md").read_text(encoding="utf-8"))
 
 

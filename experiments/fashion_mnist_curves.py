@@ -20,8 +20,8 @@ from experiments.pictures import mark_ends
 from experiments.results_file import (
     Record,
     ResultsFile,
-    markdown_table,
     mean_and_deviation,
+    write_table,
 )
 from experiments.settings import RESULTS, steps_shown
 from rvfl_jax import Learner, adaptive_k, edrvfl, sweep
@@ -112,7 +112,7 @@ def found(config: Config, file: ResultsFile, name: str, style: str) -> list[Reco
     return [file.records[f"{name} | seed {seed} | {style}"] for seed in range(config.seeds)]
 
 
-def write_table(config: Config, file: ResultsFile, path: Path) -> None:
+def tabulate(config: Config, file: ResultsFile, folder: Path) -> None:
     """One row a stream and style."""
     headings = (
         *("stream", "style", "accuracy at the end %", "mean acc(t) %"),
@@ -131,11 +131,11 @@ def write_table(config: Config, file: ResultsFile, path: Path) -> None:
                 mean_and_deviation([record["prequential_loss"] for record in records], 1, 4),
             ]
             rows.append([name, style, *cells])
-    text = markdown_table(headings, rows) + (
+    after = (
         f"\nCumulative regret in units of 1e-4; lambda {file.records['choice']['ridge']:.3g};"
         f" {config.seeds} seeds.\n"
     )
-    path.write_text(text, encoding="utf-8")
+    write_table(folder, headings, rows, after=after)
 
 
 def looks() -> dict[str, dict[str, Any]]:
@@ -239,7 +239,7 @@ def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
 
 
 def main(config: Config, out: Path = RESULTS / "fashion_mnist_curves") -> None:
-    """Measure what is missing, then write results.json, table.md and three pictures.
+    """Measure what is missing, then write results.json, table.csv, table.md and three pictures.
 
     Args:
         config: the protocol.
@@ -247,7 +247,7 @@ def main(config: Config, out: Path = RESULTS / "fashion_mnist_curves") -> None:
     """
     file = ResultsFile(out / "results.json", config)
     measure(config, file)
-    write_table(config, file, out / "table.md")
+    tabulate(config, file, out)
     draw_accuracy(config, file, out / "accuracy.png")
     draw_regret(config, file, out / "regret.png")
     draw_strengths(config, file, out / "strengths.png")

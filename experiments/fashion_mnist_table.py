@@ -5,7 +5,6 @@ autoencoder refitted on each task, test rows included (as published), and frozen
 the cold start of the paper's footnote 2 and the exact one.
 """
 
-import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -21,8 +20,8 @@ from experiments.as_printed import run_as_printed
 from experiments.results_file import (
     Record,
     ResultsFile,
-    markdown_table,
     mean_and_deviation,
+    write_table,
 )
 from experiments.settings import RESULTS, Once, steps_shown
 from rvfl_jax import (
@@ -309,12 +308,8 @@ HEADINGS = (
 
 def write_tables(rows: list[Record], folder: Path) -> None:
     """The rows as table.csv and as table.md."""
-    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, HEADINGS, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
     cells = ([str(row.get(heading, "")) for heading in HEADINGS] for row in rows)
-    (folder / "table.md").write_text(markdown_table(HEADINGS, cells), encoding="utf-8")
+    write_table(folder, HEADINGS, cells)
 
 
 def draw(config: Config, file: ResultsFile, path: Path) -> None:

@@ -24,8 +24,8 @@ from experiments.features import FOLDER
 from experiments.results_file import (
     Record,
     ResultsFile,
-    markdown_table,
     mean_and_deviation,
+    write_table,
 )
 from experiments.settings import RESULTS, steps_shown
 from rvfl_jax import (
@@ -157,7 +157,7 @@ def _over_tasks(case: Case, fit: Callable[[Stream, int], peers.Scores], seed: in
     return {"evaluated": ends, "curves": {"seen": curve}}
 
 
-def write_table(config: Config, file: ResultsFile, path: Path) -> None:
+def tabulate(config: Config, file: ResultsFile, folder: Path) -> None:
     """Accuracy over a hundred classes at the end, and its mean over the way."""
     rows = []
     for method in (*STRENGTHS, FINE_TUNED, OFFLINE, *PEERS):
@@ -173,7 +173,7 @@ def write_table(config: Config, file: ResultsFile, path: Path) -> None:
     shown = ", ".join(f"{ridge:.3g}" for ridge in sorted(ridges))
     chosen = f"\nlambda {shown}, by GCV; {config.seeds} seeds; mean over every tenth task.\n"
     headings = ("method", "at the end %", "mean over tasks %")
-    path.write_text(markdown_table(headings, rows) + chosen, encoding="utf-8")
+    write_table(folder, headings, rows, after=chosen)
 
 
 def _mean_at_looks(record: Record) -> float:
@@ -223,7 +223,7 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
 
 
 def main(config: Config, out: Path = RESULTS / "plant_margin") -> None:
-    """Measure what is missing, then write results.json, table.md and curves.png.
+    """Measure what is missing, then write results.json, table.csv, table.md and curves.png.
 
     Args:
         config: the protocol.
@@ -231,7 +231,7 @@ def main(config: Config, out: Path = RESULTS / "plant_margin") -> None:
     """
     file = ResultsFile(out / "results.json", config)
     measure(config, file)
-    write_table(config, file, out / "table.md")
+    tabulate(config, file, out)
     draw(config, file, out / "curves.png")
     print((out / "table.md").read_text(encoding="utf-8"))
 

@@ -1,5 +1,6 @@
 """Raw results of an experiment, kept as they come, so that a killed job goes on."""
 
+import csv
 import hashlib
 import json
 import os
@@ -72,6 +73,22 @@ def mean_and_deviation(values: Any, factor: float = 1.0, digits: int = 4) -> str
         return ""
     mean = f"{numbers.mean():.{digits}f}"
     return mean if len(numbers) == 1 else f"{mean} ± {numbers.std(ddof=1):.{digits}f}"
+
+
+def write_table(
+    folder: Path,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    before: str = "",
+    after: str = "",
+) -> None:
+    """The rows as table.csv, and as table.md between what is said before and after."""
+    cells = [headings, *rows]
+    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as out:
+        csv.writer(out, lineterminator="\n").writerows(cells)
+    text = before + markdown_table(headings, cells[1:]) + after
+    (folder / "table.md").write_text(text, encoding="utf-8")
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

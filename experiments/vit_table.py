@@ -22,8 +22,8 @@ from experiments.features import FEATURES, cifar100_case
 from experiments.results_file import (
     Record,
     ResultsFile,
-    markdown_table,
     mean_and_deviation,
+    write_table,
 )
 from experiments.settings import RESULTS, steps_shown
 from rvfl_jax import adaptive_k, class_incremental_stream, edrvfl
@@ -119,7 +119,7 @@ def _simple_cil(case: Case) -> Record:
     return {"A_bar": float(so_far.mean()), "A_B": float(so_far[-1]), "ACC": float(R[-1].mean())}
 
 
-def write_table(config: Config, file: ResultsFile, path: Path) -> None:
+def tabulate(config: Config, file: ResultsFile, folder: Path) -> None:
     """A-bar, A_B and ACC beside the paper's."""
     features = STAND_IN if config.file is None else config.file.name
     rows = []
@@ -131,19 +131,20 @@ def write_table(config: Config, file: ResultsFile, path: Path) -> None:
             reached = mean_and_deviation([record.get(name) for record in found], 100, 2)
             cells += [reached, str(value)]
         rows.append([method, *cells])
-    headings = ("method", "A-bar %", "paper", "A_B %", "paper", "ACC %", "paper")
-    path.write_text(
-        f"Features: {features}, {config.seeds} seeds. The paper's are of ViT-B/16,"
-        " ImageNet-21k.\n\n"
-        + markdown_table(headings, rows)
-        + "\nFor tasks of equal size A_B and ACC are one number; the paper prints two"
+    headings = ("method", "A-bar %", "paper A-bar", "A_B %", "paper A_B", "ACC %", "paper ACC")
+    write_table(
+        folder,
+        headings,
+        rows,
+        before=f"Features: {features}, {config.seeds} seeds. The paper's are of ViT-B/16,"
+        " ImageNet-21k.\n\n",
+        after="\nFor tasks of equal size A_B and ACC are one number; the paper prints two"
         " (86.28, 90.92).\n",
-        encoding="utf-8",
     )
 
 
 def main(config: Config, out: Path = RESULTS / "vit_table") -> None:
-    """Measure what is missing, then write results.json and table.md.
+    """Measure what is missing, then write results.json, table.csv and table.md.
 
     Args:
         config: the protocol.
@@ -151,7 +152,7 @@ def main(config: Config, out: Path = RESULTS / "vit_table") -> None:
     """
     file = ResultsFile(out / "results.json", config)
     measure(config, file)
-    write_table(config, file, out / "table.md")
+    tabulate(config, file, out)
     print((out / "table.md").read_text(encoding="utf-8"))
 
 
