@@ -1,5 +1,6 @@
 """What the experiments are made of: resumable results, peers, batches of encoded rows."""
 
+import csv
 import json
 from dataclasses import dataclass
 
@@ -10,11 +11,12 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.neighbors import NearestCentroid
 
 import rvfl_jax
-from experiments import as_printed, beyond, claims, estimator, peers, plant_margin
+from experiments import as_printed, beyond, claims, estimator, peers, plant_margin, regions
 from experiments import fashion_mnist as fm
 from experiments.results_file import ResultsFile, mean_and_deviation
 from experiments.train_resnet import Config, augmented, main
 from rvfl_jax.encoders import load_checkpoint
+from rvfl_jax.labels import to_columns
 from tests.streams import blobs
 
 
@@ -197,9 +199,29 @@ def test_the_best_readout_comes_first(tmp_path):
             file.once(f"{place} | {name}", lambda record=record: record)
             file.once(f"{place} | complete", dict)
     assert [names[2] for names, _ in beyond.best_first(file)] == ["good", "poor"]
-    beyond.write_table(file, tmp_path / "table.md")
-    text = (tmp_path / "table.md").read_text()
+    beyond.tabulate(file, tmp_path)
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "| data | encoder | good | 90.50 ± 0.71 | 100.00 ± 0.00 |  | 2 |" in text
+    with (tmp_path / "table.csv").open(encoding="utf-8", newline="") as table:
+        assert [row["readout"] for row in csv.DictReader(table)] == ["good", "poor"]
+
+
+def test_decision_regions_are_those_of_the_prefix_learned(tmp_path):
+    X, y = blobs(120, features=5, classes=4)
+    X = X.astype(np.float32)
+    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=2, num_batches=6, seed=3)
+    case = fm.Case(stream, X, y, to_columns("y_test", y, stream.classes), None)
+    learner, key = rvfl_jax.edrvfl(num_layers=1, num_nodes=8, ridge=1.0, k=0.0), jax.random.key(0)
+    record = regions.measure_regions(case, learner, key, 100)
+    history = rvfl_jax.run_stream(
+        learner, stream, key=key, test=(X, y), evaluate="task", expert=None
+    ).history
+    assert record["classes"] == [2, 4]
+    every = regions.measure_regions(case, learner, key, len(X))
+    reached = [np.mean(right) for right in every["right"]]
+    np.testing.assert_allclose(reached, history.accuracy["class_incremental"], atol=1e-6)
+    regions.draw_regions({"plain": record, "again": record}, "title", tmp_path / "regions.png")
+    assert (tmp_path / "regions.png").stat().st_size > 10_000
 
 
 @pytest.fixture(scope="module")
