@@ -1,0 +1,385 @@
+"""Commands of `rvfl-jax` and their options, read into a namespace without importing JAX."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rvfl_jax import __version__
+
+EXAMPLES = """\
+examples:
+  rvfl-jax run
+      digits, five tasks of two classes: ridge, forward and Bayes, five seeds
+  rvfl-jax run --styles ridge --k 0.5 1.414 --seeds 10 --out results/k
+      ridge against two constant forward strengths
+  rvfl-jax run --dataset fashion-mnist --batches 20 --num-layers 1 --num-nodes 2000 --ridge 1
+      60,000 images in one pass
+  rvfl-jax run --dataset features.npz --tasks 10 --batches 200 --precision single
+      your own features: arrays X and y, or X_train, y_train, X_test and y_test
+  rvfl-jax run --dataset fashion-mnist --checkpoint kept/ --resume
+      the same command goes on after Ctrl-C, a kill or a power cut, to the same bits
+"""
+
+
+SWEEP_EXAMPLES = """\
+examples:
+  rvfl-jax sweep --k lin:0:3:64 --seeds 10
+      64 strengths, each with ten networks, in one compiled program
+  rvfl-jax sweep --k 0 0.5 1 2 --ridge log:1e-3:10:9
+      a heat map of k and lambda
+  rvfl-jax sweep --kappa log:0.1:10:8 --sigma log:1e-4:1:8 --orders 5
+      -kF-Bayes over five task orders
+"""
+
+
+EMBED_EXAMPLES = """\
+examples:
+  rvfl-jax embed --model timm:vit_base_patch16_224.augreg_in21k --images birds/ --out birds.npz
+      a folder with one folder a class, or with train/ and test/ of such
+  rvfl-jax embed --model hf:facebook/dinov2-base --images cifar100.npz --out features.npz
+      arrays X_train, y_train, X_test and y_test of uint8 images
+  rvfl-jax run --dataset features.npz --tasks 10 --batches 200
+      learn what came out
+"""
+
+
+MODEL_EXAMPLES = """\
+examples:
+  rvfl-jax fit flowers.csv --label species --out flowers/
+  rvfl-jax partial-fit flowers/ more.csv
+      new rows, new classes among them
+  rvfl-jax predict flowers/ unseen.csv > predictions.csv
+  tail -n +1 unseen.csv | rvfl-jax predict flowers/ - --format jsonl
+      a CSV from standard input
+  rvfl-jax evaluate flowers/ held_out.csv
+  rvfl-jax inspect flowers/
+  rvfl-jax export flowers/ --out flowers.npz
+      its docstring, python -m pydoc rvfl_jax.serving, tells how to read that file
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    parser = argparse.ArgumentParser(
+        prog="rvfl-jax",
+        description="Online class-incremental learning with randomised networks, in one pass.",
+    )
+    parser.add_argument("--version", action="version", version=f"rvfl-jax {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    run = commands.add_parser(
+        "run",
+        help="compare styles on a class-incremental stream",
+        description="Learn a class-incremental stream in one pass with each style, compare with"
+        " the offline expert, print a table, and write results.json and curves.png.",
+        epilog=EXAMPLES,
+        formatter_class=_Formatter,
+    )
+    run.set_defaults(command="run")
+    _add_data_options(run)
+    _add_network_options(run)
+    _add_style_options(run)
+    _add_run_options(run)
+    sweep = commands.add_parser(
+        "sweep",
+        help="try a grid in one program and choose without test data",
+        description="Run every configuration of a grid along the stream in one compiled program,"
+        " choose by what was lost on each batch before it was learned, test the choice once,"
+        " print a table, and write sweep.json and sweep.png. Values are numbers, lin:low:high:count"
+        " or log:low:high:count.",
+        epilog=SWEEP_EXAMPLES,
+        formatter_class=_Formatter,
+    )
+    sweep.set_defaults(command="sweep")
+    _add_data_options(sweep)
+    _add_network_options(sweep, ridge=False)
+    _add_sweep_options(sweep)
+    embed = commands.add_parser(
+        "embed",
+        help="turn images into a feature file with a pretrained model",
+        description="Embed images with a frozen model and write an .npz file that the other"
+        " commands read. Finished blocks are kept, so that a killed job goes on; a complete file"
+        " of the same images and model is left as it is. timm: and hf: models need"
+        " pip install 'rvfl-jax[embed]'.",
+        epilog=EMBED_EXAMPLES,
+        formatter_class=_Formatter,
+    )
+    embed.set_defaults(command="embed")
+    _add_embed_options(embed)
+    _add_model_commands(commands)
+    return parser
+
+
+def _add_model_commands(commands: Any) -> None:
+    """fit, partial-fit, predict, evaluate, inspect and export."""
+    meanings = {
+        "fit": "learn a table and write a model",
+        "partial-fit": "go on learning with another table",
+        "predict": "print the label of every row of a table",
+        "evaluate": "print accuracy and calibration on a labelled table",
+        "inspect": "print what a model has learned",
+        "export": "write a file that predicts where only JAX and NumPy are installed",
+    }
+    for name, meaning in meanings.items():
+        parser = commands.add_parser(
+            name,
+            help=meaning,
+            description=f"{meaning[0].upper()}{meaning[1:]}. Tables are .csv with a header,"
+            " .parquet, .npz with X and y, or - for a CSV from standard input. Labels are text."
+            " Results go to standard output, all else to standard error; bad input is one line"
+            " and exit status 2.",
+            epilog=MODEL_EXAMPLES,
+            formatter_class=_Formatter,
+        )
+        parser.set_defaults(command=name)
+        if name != "fit":
+            parser.add_argument("model", type=Path, help="folder that fit wrote")
+        if name not in ("inspect", "export"):
+            parser.add_argument("data", help="table, or - for standard input")
+            parser.add_argument("--batch-rows", type=int, default=1024, help="rows at once")
+        parser.add_argument("--debug", action="store_true", help="show where an error came from")
+        if name == "fit":
+            _add_fit_options(parser)
+        if name == "partial-fit":
+            parser.add_argument(
+                "--out",
+                type=Path,
+                metavar="DIR",
+                help="where to write (default: the model itself)",
+                default=argparse.SUPPRESS,
+            )
+        if name == "export":
+            parser.add_argument(
+                "--out",
+                type=Path,
+                required=True,
+                metavar="FILE",
+                help=".npz to write",
+                default=argparse.SUPPRESS,
+            )
+            parser.add_argument("--force", action="store_true", help="replace a file that is there")
+            parser.add_argument(
+                "--batch-size", type=int, metavar="ROWS", help="of each call (default: any number)"
+            )
+        if name == "predict":
+            parser.add_argument("--format", choices=("csv", "jsonl"), default="csv", help=" ")
+            parser.add_argument(
+                "--probabilities", action="store_true", help="of every class, not of the best alone"
+            )
+
+
+def _add_fit_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--label", default="label", help="name of the label column")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder of the model",
+        default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--force", action="store_true", help="replace a model that is there")
+    parser.add_argument("--num-layers", type=int, default=2, metavar="L", help="sub-learners")
+    parser.add_argument("--num-nodes", type=int, default=256, metavar="N", help="nodes of each")
+    parser.add_argument("--ridge", type=float, default=1.0, help="lambda")
+    parser.add_argument("--k", default="0", help="forward strength, or bayes: adaptive")
+    parser.add_argument("--kappa", type=float, default=1.0, help="scale of the adaptive k")
+    parser.add_argument("--sigma", type=float, default=1e-5, help="noise level of the adaptive k")
+    parser.add_argument(
+        "--activation", default="relu", help="relu, leaky_relu, sigmoid, tanh or swish"
+    )
+    parser.add_argument(
+        "--class-balance", type=float, default=0.0, help="0.5 to 1 where rare classes matter"
+    )
+    parser.add_argument(
+        "--scale",
+        choices=("first", "none"),
+        default="first",
+        help="standardise features by the first --batch-rows rows, or leave them",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Defaults in the help, examples as they are typed."""
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data and stream")
+    group.add_argument(
+        "--dataset", default="digits", help="digits, fashion-mnist, or a .npz or .csv file"
+    )
+    group.add_argument("--label", default="label", help="label column of a .csv file")
+    group.add_argument("--tasks", type=int, default=5, metavar="Q", help="tasks of new classes")
+    group.add_argument("--batches", type=int, default=50, metavar="T", help="in the whole stream")
+    group.add_argument(
+        "--order",
+        choices=("tasks", "classes", "none"),
+        default="tasks",
+        help="what a seed shuffles: the order of tasks made of neighbouring classes (as the"
+        " paper does), which classes make a task, or nothing",
+    )
+    group.add_argument(
+        "--blur", type=float, default=0.0, help="0 .. 1: mix rows across task boundaries"
+    )
+
+
+def _add_network_options(parser: argparse.ArgumentParser, *, ridge: bool = True) -> None:
+    group = parser.add_argument_group("network")
+    group.add_argument("--num-layers", type=int, default=3, metavar="L", help="sub-learners")
+    group.add_argument("--num-nodes", type=int, default=128, metavar="N", help="nodes of each")
+    if ridge:
+        group.add_argument("--ridge", type=float, default=0.1, help="lambda")
+    group.add_argument(
+        "--activation", default="relu", help="relu, leaky_relu, sigmoid, tanh or swish"
+    )
+    group.add_argument("--weight-init", default="lecun_uniform", help="of the random weights")
+    group.add_argument("--ensemble", choices=("mean", "median"), default="mean", help=" ")
+
+
+def _add_style_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("styles")
+    group.add_argument(
+        "--styles",
+        type=_names,
+        default=("ridge", "forward", "bayes"),
+        help="comma-separated: ridge (-R, k=0), forward (-F, k=1), bayes (-kF-Bayes)",
+    )
+    group.add_argument(
+        "--k", type=float, nargs="+", default=(), help="also -kF with each of these strengths"
+    )
+    group.add_argument("--kappa", type=float, default=1.0, help="scale of the adaptive k")
+    group.add_argument("--sigma", type=float, default=1e-5, help="noise level of the adaptive k")
+    group.add_argument(
+        "--estimator",
+        choices=("inverse_trace", "trace", "random_diagonal"),
+        default="inverse_trace",
+        help="of the adaptive k",
+    )
+    group.add_argument(
+        "--reuse-k",
+        action="store_true",
+        help="take out the forward term that was added, not one estimated anew",
+    )
+    group.add_argument(
+        "--cold-start",
+        choices=("exact", "paper"),
+        default="exact",
+        help="paper: the Gram matrix of batch 1 never enters",
+    )
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--seeds",
+        type=int,
+        help="how many; 5, or 1 from 10,000 training rows on (default: by size)",
+        default=argparse.SUPPRESS,
+    )
+    group.add_argument("--precision", choices=("double", "single"), default="double", help=" ")
+    group.add_argument(
+        "--solver", choices=("auto", "covariance", "information"), default="auto", help=" "
+    )
+    group.add_argument(
+        "--evaluate", default="batch", help="test at every batch, task end (task), or every E"
+    )
+    group.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help=" ")
+    group.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="keep in this folder what is done"
+    )
+    group.add_argument(
+        "--resume", action="store_true", help="go on with what --checkpoint holds, if anything"
+    )
+    group.add_argument(
+        "--every", type=int, metavar="BATCHES", help="between two checkpoints (about 20 a run)"
+    )
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_sweep_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("grid")
+    for name, meaning in (
+        ("k", "constant forward strengths"),
+        ("kappa", "scales of the adaptive k, in place of --k"),
+        ("sigma", "noise levels of the adaptive k, in place of --k"),
+        ("weight-scale", "factors on the random weights"),
+    ):
+        group.add_argument(
+            f"--{name}",
+            type=_values,
+            nargs="+",
+            help=f"{meaning} (default: none)",
+            default=argparse.SUPPRESS,
+        )
+    group.add_argument(
+        "--ridge",
+        type=_values,
+        nargs="+",
+        help="lambda (default: 0.1)",
+        default=argparse.SUPPRESS,
+    )
+    group.add_argument("--seeds", type=int, default=3, help="networks for every configuration")
+    group.add_argument("--orders", type=int, default=1, help="task orders for every configuration")
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--criterion",
+        choices=("prequential_loss", "prequential_accuracy"),
+        default="prequential_loss",
+        help="what the best configuration is best by",
+    )
+    group.add_argument("--precision", choices=("double", "single"), default="double", help=" ")
+    group.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help=" ")
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_embed_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="timm:NAME, hf:NAME, or resnet56:FILE.npz",
+        default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--images",
+        required=True,
+        type=Path,
+        help="folder of class folders, or .npz",
+        default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help=".npz to write",
+        default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--batch-size", type=int, default=64, help="images at once")
+    parser.add_argument(
+        "--random-weights", action="store_true", help="untrained, with seed 0; to try things out"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _values(text: str) -> tuple[float, ...]:
+    """One number, or lin:low:high:count, or log:low:high:count."""
+    kind, *rest = text.split(":")
+    try:
+        if not rest:
+            return (float(text),)
+        low, high, count = float(rest[0]), float(rest[1]), int(rest[2])
+        fits = kind in ("lin", "log") and len(rest) == 3 and count >= 1
+        if not fits or (kind == "log" and not (low > 0 and high > 0)):
+            raise ValueError
+    except (ValueError, IndexError):
+        raise argparse.ArgumentTypeError(
+            f"expected a number, lin:low:high:count or log:low:high:count, got {text!r}"
+        ) from None
+    steps = [i / max(count - 1, 1) for i in range(count)]
+    if kind == "lin":
+        return tuple(low + (high - low) * step for step in steps)
+    return tuple(low * (high / low) ** step for step in steps)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
