@@ -130,8 +130,6 @@ def _model_command(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from rvfl_jax import model_commands
 
-    if arguments.command == "partial-fit":
-        arguments.out = getattr(arguments, "out", None)
     return int(getattr(model_commands, arguments.command.replace("-", "_"))(arguments))
 
 

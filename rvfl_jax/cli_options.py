@@ -145,23 +145,19 @@ def _add_model_commands(commands: Any) -> None:
                 type=Path,
                 metavar="DIR",
                 help="where to write (default: the model itself)",
-                default=argparse.SUPPRESS,
             )
         if name == "export":
             parser.add_argument(
-                "--out",
-                type=Path,
-                required=True,
-                metavar="FILE",
-                help=".npz to write",
-                default=argparse.SUPPRESS,
+                "--out", type=Path, required=True, metavar="FILE", help=".npz to write"
             )
             parser.add_argument("--force", action="store_true", help="replace a file that is there")
             parser.add_argument(
                 "--batch-size", type=int, metavar="ROWS", help="of each call (default: any number)"
             )
         if name == "predict":
-            parser.add_argument("--format", choices=("csv", "jsonl"), default="csv", help=" ")
+            parser.add_argument(
+                "--format", choices=("csv", "jsonl"), default="csv", help="of the output"
+            )
             parser.add_argument(
                 "--probabilities", action="store_true", help="of every class, not of the best alone"
             )
@@ -170,12 +166,7 @@ def _add_model_commands(commands: Any) -> None:
 def _add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--label", default="label", help="name of the label column")
     parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="folder of the model",
-        default=argparse.SUPPRESS,
+        "--out", type=Path, required=True, metavar="DIR", help="folder of the model"
     )
     parser.add_argument("--force", action="store_true", help="replace a model that is there")
     parser.add_argument("--num-layers", type=int, default=2, metavar="L", help="sub-learners")
@@ -199,8 +190,16 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
 
 
-class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Defaults in the help, examples as they are typed."""
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Defaults that say something, examples as they are typed, all else wrapped."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or action.default == ():
+            return action.help
+        return super()._get_help_string(action)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
@@ -233,7 +232,12 @@ def _add_network_options(parser: argparse.ArgumentParser, *, ridge: bool = True)
         "--activation", default="relu", help="relu, leaky_relu, sigmoid, tanh or swish"
     )
     group.add_argument("--weight-init", default="lecun_uniform", help="of the random weights")
-    group.add_argument("--ensemble", choices=("mean", "median"), default="mean", help=" ")
+    group.add_argument(
+        "--ensemble",
+        choices=("mean", "median"),
+        default="mean",
+        help="of the sub-learners' outputs",
+    )
 
 
 def _add_style_options(parser: argparse.ArgumentParser) -> None:
@@ -241,7 +245,7 @@ def _add_style_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--styles",
         type=_names,
-        default=("ridge", "forward", "bayes"),
+        default="ridge,forward,bayes",
         help="comma-separated: ridge (-R, k=0), forward (-F, k=1), bayes (-kF-Bayes)",
     )
     group.add_argument(
@@ -276,14 +280,21 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="how many; 5, or 1 from 10,000 training rows on (default: by size)",
         default=argparse.SUPPRESS,
     )
-    group.add_argument("--precision", choices=("double", "single"), default="double", help=" ")
     group.add_argument(
-        "--solver", choices=("auto", "covariance", "information"), default="auto", help=" "
+        "--precision", choices=("double", "single"), default="double", help="of the readouts"
+    )
+    group.add_argument(
+        "--solver",
+        choices=("auto", "covariance", "information"),
+        default="auto",
+        help="auto: the cheaper one",
     )
     group.add_argument(
         "--evaluate", default="batch", help="test at every batch, task end (task), or every E"
     )
-    group.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help=" ")
+    group.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="of the results"
+    )
     group.add_argument(
         "--checkpoint", type=Path, metavar="DIR", help="keep in this folder what is done"
     )
@@ -327,33 +338,25 @@ def _add_sweep_options(parser: argparse.ArgumentParser) -> None:
         default="prequential_loss",
         help="what the best configuration is best by",
     )
-    group.add_argument("--precision", choices=("double", "single"), default="double", help=" ")
-    group.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help=" ")
+    group.add_argument(
+        "--precision", choices=("double", "single"), default="double", help="of the readouts"
+    )
+    group.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="of the results"
+    )
     group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def _add_embed_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model",
-        required=True,
-        help="timm:NAME, hf:NAME, or resnet56:FILE.npz",
-        default=argparse.SUPPRESS,
-    )
+    parser.add_argument("--model", required=True, help="timm:NAME, hf:NAME, or resnet56:FILE.npz")
     parser.add_argument(
         "--images",
         required=True,
         type=Path,
+        metavar="PATH",
         help="folder of class folders, or .npz",
-        default=argparse.SUPPRESS,
     )
-    parser.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help=".npz to write",
-        default=argparse.SUPPRESS,
-    )
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help=".npz to write")
     parser.add_argument("--batch-size", type=int, default=64, help="images at once")
     parser.add_argument(
         "--random-weights", action="store_true", help="untrained, with seed 0; to try things out"

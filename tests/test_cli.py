@@ -1,6 +1,8 @@
 """The main job from the command line: results, picture, table, errors."""
 
+import argparse
 import json
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 from rvfl_jax import cli
+from rvfl_jax.cli_options import build_parser
 from rvfl_jax.experiment import Config, compare, covered, make_learners
 from rvfl_jax.metrics import PROTOCOLS
 from tests.streams import environment
@@ -241,3 +244,20 @@ def test_sweep_errors_are_one_line(tmp_path, options, message, capsys):
     assert sweep_command(tmp_path, *options) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_help_tells_what_every_option_is():
+    (commands,) = (
+        action
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    assert {"run", "sweep", "embed", "fit", "export"} < set(commands.choices)
+    for name, parser in commands.choices.items():
+        untold = [a.dest for a in parser._actions if not (a.help and a.help.strip())]
+        assert not untold, name
+        text = parser.format_help()
+        for said in ("(default: None)", "(default: False)", "(default: ())"):
+            assert said not in text, name
+        longest = max(map(len, text[: text.index("examples:")].splitlines()))
+        assert longest < shutil.get_terminal_size().columns, name
