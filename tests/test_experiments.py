@@ -2,7 +2,9 @@
 
 import csv
 import json
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,9 +13,23 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.neighbors import NearestCentroid
 
 import rvfl_jax
-from experiments import as_printed, beyond, claims, estimator, peers, plant_margin, regions
+from experiments import (
+    as_printed,
+    beyond,
+    cifar100,
+    claims,
+    estimator,
+    peers,
+    plant_margin,
+    regions,
+    vit_table,
+)
 from experiments import fashion_mnist as fm
+from experiments import fashion_mnist_curves as curves
+from experiments import fashion_mnist_table as table
+from experiments.benchmarks import report as benchmark_report
 from experiments.results_file import ResultsFile, mean_and_deviation
+from experiments.settings import RESULTS
 from experiments.train_resnet import Config, augmented, main
 from rvfl_jax.encoders import load_checkpoint
 from rvfl_jax.labels import to_columns
@@ -188,6 +204,37 @@ def test_sensitivity_is_that_of_the_accuracy_on_the_way(apart, verdict):
     row = claims._of_sensitivity(swept, "here")
     assert verdict in row[3]
     assert f"apart {100 * apart:+.2f}" in row[2]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [beyond, cifar100, claims, estimator, curves, table, plant_margin, vit_table],
+    ids=lambda module: module.__name__.split(".")[1],
+)
+def test_the_tables_kept_are_those_of_the_results_kept(module, tmp_path):
+    kept = RESULTS / module.__name__.split(".")[1]
+    shutil.copy(kept / "results.json", tmp_path)
+    seeds = json.loads((kept / "results.json").read_text())["config"]["seeds"]
+    config = module.Config(seeds=seeds)
+    file = ResultsFile(tmp_path / "results.json", config)
+    if module is beyond:
+        module.tabulate(file, tmp_path)
+    elif module is table:
+        module.write_tables(list(module.rows_of(config, file)), tmp_path)
+    elif module is estimator:
+        module.write_tables(config, file, tmp_path / "table.md")
+    else:
+        module.tabulate(config, file, tmp_path)
+    for path in (kept / "table.md", *kept.glob("table.csv")):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_the_benchmark_table_kept_is_that_of_the_records_kept(tmp_path):
+    kept = Path(benchmark_report.__file__).parent / "results"
+    for path in kept.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    assert benchmark_report.write_report(tmp_path) == (kept / "table.md").read_text()
+    assert (tmp_path / "cost.png").is_file()
 
 
 def test_the_best_readout_comes_first(tmp_path):

@@ -49,7 +49,9 @@ AXES = {
 
 def write_report(folder: Path) -> str:
     """Write `table.md`, and `cost.png` if there are sweeps; returns the table."""
-    records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    # `one_program` and `out_of_core` keep theirs in the same folder, without contenders.
+    records = [record for record in found if "contenders" in record]
     table = markdown_table(records)
     (folder / "table.md").write_text(table)
     if any(record["case"].startswith("sweep_") for record in records):
