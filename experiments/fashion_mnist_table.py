@@ -148,7 +148,7 @@ def _measure_encoder(config: Config, seed: int, name: str, once: Once) -> None:
     once(f"{place} | separate", lambda: {"ACC": apart(first, lone).mean()})
     if seed == 0:
         once(f"{name} | leak guard", lambda: _guarded(case(first), key))
-        if name == PUBLISHED:
+        if name == PUBLISHED and config != QUICK:
             once(f"{name} | encoder draws", _over_draws, config, key)
         for style in AS_PRINTED if name == PUBLISHED else ():
             once(
