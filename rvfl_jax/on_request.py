@@ -112,7 +112,8 @@ def run_blocks(
     (sums, _), record = lax.scan(body, (form.begin(state), seen), plan)
     learned = state.num_learned + jnp.sum(jnp.any(batches.weight[:num_batches] > 0, axis=1))
     learned = learned.astype(state.num_learned.dtype)
-    return form.finish(state, sums, learned, *batches.after(num_batches - 1)), record
+    # Read from the plan, since of a constant XLA would fold the padding's features, for seconds.
+    return form.finish(state, sums, learned, *batches.after(plan.last[-1])), record
 
 
 scan_blocks = partial(jax.jit, static_argnames=("learner", "num_batches"))(run_blocks)
