@@ -281,9 +281,6 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
     )
     group.add_argument(
-        "--precision", choices=("double", "single"), default="double", help="of the readouts"
-    )
-    group.add_argument(
         "--solver",
         choices=("auto", "covariance", "information"),
         default="auto",
@@ -291,9 +288,6 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--evaluate", default="batch", help="test at every batch, task end (task), or every E"
-    )
-    group.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="of the results"
     )
     group.add_argument(
         "--checkpoint", type=Path, metavar="DIR", help="keep in this folder what is done"
@@ -304,7 +298,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--every", type=int, metavar="BATCHES", help="between two checkpoints (about 20 a run)"
     )
-    group.add_argument("--quiet", action="store_true", help="no progress bar")
+    _add_output_options(group)
 
 
 def _add_sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -338,8 +332,13 @@ def _add_sweep_options(parser: argparse.ArgumentParser) -> None:
         default="prequential_loss",
         help="what the best configuration is best by",
     )
+    _add_output_options(group)
+
+
+def _add_output_options(group: Any) -> None:
+    """What `run` and `sweep` ask alike."""
     group.add_argument(
-        "--precision", choices=("double", "single"), default="double", help="of the readouts"
+        "--precision", choices=("double", "single"), default="double", help="of all arithmetic"
     )
     group.add_argument(
         "--out", type=Path, default=Path("results"), metavar="DIR", help="of the results"
