@@ -35,13 +35,12 @@ def measure_regions(case: Case, learner: Learner, key: Any, rows: int) -> Record
     num_classes = len(case.stream.classes)
     run = partial(run_stream, learner, key=key, expert=None, num_classes=num_classes)
     start, state = 0, None
-    for end in case.stream.task_ends:
+    for q, end in enumerate(case.stream.task_ends):
         cut = int(end) + 1
         parts = {n: getattr(case.stream, n)[start:cut] for n in ("X", "y", "weight", "task")}
         state = run(case.stream._replace(**parts), state=state).state
         guess = np.asarray(learner.predict(state, Z)).argmax(axis=1)
-        seen = case.stream.task[:cut].max()
-        record["classes"].append(int((case.stream.class_task <= seen).sum()))
+        record["classes"].append(int((case.stream.class_task <= q).sum()))
         record["task"].append(case.stream.class_task[guess])
         record["right"].append((guess == columns).astype(int))
         start = cut

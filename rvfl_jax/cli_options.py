@@ -65,7 +65,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Online class-incremental learning with randomised networks, in one pass.",
     )
     parser.add_argument("--version", action="version", version=f"rvfl-jax {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    commands = parser.add_subparsers(
+        dest="command", title="commands", required=True, metavar="command"
+    )
     run = commands.add_parser(
         "run",
         help="compare styles on a class-incremental stream",
@@ -74,7 +76,6 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=_Formatter,
     )
-    run.set_defaults(command="run")
     _add_data_options(run)
     _add_network_options(run)
     _add_style_options(run)
@@ -89,7 +90,6 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=SWEEP_EXAMPLES,
         formatter_class=_Formatter,
     )
-    sweep.set_defaults(command="sweep")
     _add_data_options(sweep)
     _add_network_options(sweep, ridge=False)
     _add_sweep_options(sweep)
@@ -103,7 +103,6 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EMBED_EXAMPLES,
         formatter_class=_Formatter,
     )
-    embed.set_defaults(command="embed")
     _add_embed_options(embed)
     _add_model_commands(commands)
     return parser
@@ -130,7 +129,6 @@ def _add_model_commands(commands: Any) -> None:
             epilog=MODEL_EXAMPLES,
             formatter_class=_Formatter,
         )
-        parser.set_defaults(command=name)
         if name != "fit":
             parser.add_argument("model", type=Path, help="folder that fit wrote")
         if name not in ("inspect", "export"):
