@@ -55,6 +55,13 @@ def per_layer(name: str, value: Any, num_layers: int, *, minimum: float, strict:
     return value
 
 
+def plain_numbers(value: Any) -> Any:
+    """A number as a float, several as an array of float64; traced ones unchanged."""
+    if is_traced(value):
+        return value
+    return np.array(value, dtype=float) if np.ndim(value) else float(value)
+
+
 def shape(name: str, array: Any, expected: tuple[int | None, ...], meaning: str) -> None:
     """ValueError unless `array` has the expected shape; None matches any length."""
     got = np.shape(array)

@@ -122,7 +122,7 @@ def on_devices(
     return _over_mesh(programs[1], mesh, layout, learner, tuple(options.items()), args, traced)
 
 
-@partial(jax.jit, static_argnames=("program", "mesh", "layout", "learner", "options"))
+@partial(jax.jit, static_argnames=("program", "mesh", "layout", "options"))
 def _over_mesh(
     program: Callable[..., tuple[State, Any]],
     mesh: Mesh,
@@ -137,7 +137,7 @@ def _over_mesh(
     return lax.with_sharding_constraint(state, laid_out(mesh, layout, state)), record
 
 
-@partial(jax.jit, static_argnames=("mesh", "layout", "learner", "num_features", "num_classes"))
+@partial(jax.jit, static_argnames=("mesh", "layout", "num_features", "num_classes"))
 def init_over_mesh(
     mesh: Mesh, layout: str, learner: Learner, key: Array, num_features: int, num_classes: int
 ) -> State:

@@ -20,17 +20,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.checks import one_of, per_layer, positive_int
+from rvfl_jax.checks import one_of, per_layer, plain_numbers, positive_int
 from rvfl_jax.health import WORTHLESS, Ledger, empty_ledger, enter, residual
 from rvfl_jax.in_hand import InHand, take
 from rvfl_jax.learner import (
-    as_program,
+    ENSEMBLES,
     check_batch,
     check_inputs,
     combiner,
     describe,
-    info_values,
-    values,
+    shared_programs,
 )
 from rvfl_jax.linalg import is_finite, matmul
 from rvfl_jax.network import (
@@ -122,6 +121,27 @@ class Carry(NamedTuple):
         return jnp.where(self.rest.here, self.rest.theta, theta)
 
 
+class Options(NamedTuple):
+    """What shapes a learner's programs; see `edrvfl`. `forward`: k is not known to be 0."""
+
+    num_layers: int
+    num_nodes: int
+    activation: str | Activation
+    cold_start: str
+    solver: str
+    weight_init: str | Initializer
+    ensemble: str
+    forward: bool
+
+
+class Numbers(NamedTuple):
+    """What only scales."""
+
+    ridge: Array | float
+    strength: Strength
+    weight_scale: Array | float
+
+
 def edrvfl(
     *,
     num_layers: int,
@@ -175,21 +195,36 @@ def edrvfl(
     Raises:
         ValueError: on any argument out of range.
     """
-    layers = positive_int("num_layers", num_layers)
-    nodes = positive_int("num_nodes", num_nodes)
-    ridge = per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
-    strength = resolve_strength(k, layers)
-    forward = not is_ridge(strength)
-    one_of("cold_start", cold_start, COLD_STARTS)
-    one_of("solver", solver, SOLVERS)
+    strength = resolve_strength(k, positive_int("num_layers", num_layers))
+    options = Options(
+        num_layers=int(num_layers),
+        num_nodes=positive_int("num_nodes", num_nodes),
+        activation=activation,
+        cold_start=one_of("cold_start", cold_start, COLD_STARTS),
+        solver=one_of("solver", solver, SOLVERS),
+        weight_init=weight_init,
+        ensemble=one_of("ensemble", ensemble, ENSEMBLES),
+        forward=not is_ridge(strength),
+    )
+    ridge = per_layer("ridge", ridge, num_layers, minimum=0.0, strict=True)
+    weight_scale = per_layer("weight_scale", weight_scale, num_layers, minimum=0.0, strict=True)
+    resolve_activation(activation)
+    resolve_weight_init(weight_init)
     if solver == "square_root" and (cold_start == "paper" or estimates(strength)):
         raise ValueError(
             'solver="square_root": expected cold_start="exact" and a constant k or'
             f" adaptive_k(reuse_k=True), which only add, got {cold_start!r} and {k!r}"
         )
+    return _edrvfl(options, jax.tree.map(plain_numbers, Numbers(ridge, strength, weight_scale)))
+
+
+@shared_programs
+def _edrvfl(options: Options, numbers: Numbers) -> Learner:
+    layers, nodes, activation, cold_start, solver, weight_init, ensemble, forward = options
+    ridge, strength, weight_scale = numbers
+    if not forward:
+        strength = ConstantK(0.0)
     g = resolve_activation(activation)
-    resolve_weight_init(weight_init)
-    weight_scale = per_layer("weight_scale", weight_scale, layers, minimum=0.0, strict=True)
     combine_scores = combiner(ensemble)
     pick_solver = partial(_pick_solver, solver)
 
@@ -293,7 +328,6 @@ def edrvfl(
             root=readout.root,
         )
 
-    @partial(as_program, for_people=info_values)
     def step(
         state: EdRVFLState,
         X_t: Any,
@@ -318,7 +352,6 @@ def edrvfl(
         check_inputs(state, X)
         return matmul(features(state.W, jnp.asarray(X), g), state.theta)
 
-    @as_program
     def fit_offline(state: EdRVFLState, X: Any, Y: Any, weight: Any) -> EdRVFLState:
         ridges = jnp.broadcast_to(jnp.asarray(ridge, state.W.dtype), (layers,))
         gram, moment = gram_and_moment(
@@ -335,8 +368,8 @@ def edrvfl(
     return Learner(
         init=init,
         step=step,
-        predict=as_program(lambda state, X: combine_scores(scores(state, X)), for_people=values),
-        scores=as_program(scores, for_people=values),
+        predict=lambda state, X: combine_scores(scores(state, X)),
+        scores=scores,
         combine=combine_scores,
         stream=StreamForm(
             begin=begin,

@@ -315,7 +315,7 @@ def _references(
     return {"scores": scores, "R_ind": np.asarray(R_ind)}, values
 
 
-@partial(jax.jit, static_argnames="learner")
+@jax.jit
 def _offline_hits(
     learner: Learner, scores: Array, columns: Array, class_task: Array
 ) -> tuple[dict[str, Array], Array]:
@@ -336,7 +336,7 @@ def _mean_by_task(hit: Array, task: Array, bound: int) -> Array:
     return jnp.sum(right / jnp.maximum(rows, 1)) / jnp.sum(rows > 0)
 
 
-@partial(jax.jit, static_argnames=("learner", "ridge", "activation"))
+@partial(jax.jit, static_argnames="activation")
 def separate_accuracy(
     learner: Learner,
     key: Array,

@@ -1,8 +1,9 @@
 """Build a `Learner` out of a plain step, and the ensembles that turn scores into one guess."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
-from functools import cache, wraps
+from dataclasses import replace
+from functools import cache, partial, wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 
 from rvfl_jax.checks import is_traced, one_of, shape
 from rvfl_jax.linalg import scope_of
-from rvfl_jax.types import Array, Learner, State, StepInfo, StreamForm
+from rvfl_jax.types import Array, Learner, Recipe, State, StepInfo, StreamForm
 
 ENSEMBLES = ("mean", "median")
 
@@ -46,8 +47,74 @@ def _median_softmax(scores: Array) -> Array:
     return jnp.where(total > 0, middle / jnp.where(total > 0, total, 1.0), jnp.mean(each, axis=0))
 
 
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _shared_program(
+    functions: Callable[[Any, Any], Learner],
+    options: Hashable,
+    name: str,
+    numbers: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    return getattr(functions(options, numbers), name)(*args, **kwargs)
+
+
+def shared_programs(
+    functions: Callable[[Any, Any], Learner],
+) -> Callable[[Any, Any], Learner]:
+    """A maker of learners whose programs are compiled once for all that have equal options.
+
+    Args:
+        functions: `(options, numbers) -> Learner` with plain functions, at the top of a module.
+            `options` are hashable; `numbers` are a pytree, nothing is known of their values.
+
+    Returns:
+        The same with compiled functions. Options without a hash are taken for unlike all others.
+    """
+
+    @wraps(functions)
+    def make(options: Any, numbers: Any) -> Learner:
+        learner = functions(options, numbers)
+        try:
+            hash(options)
+        except TypeError:
+            return _with_programs(learner, lambda name: _own_program(getattr(learner, name)))
+
+        def program(name: str) -> Callable[..., Any]:
+            return partial(_shared_program, functions, options, name, numbers)
+
+        learner = _with_programs(learner, program)
+        object.__setattr__(learner, "recipe", Recipe(make, options, numbers))
+        return learner
+
+    return make
+
+
+def _own_program(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Making one takes a millisecond, and few learners are ever called.
+    compiled = cache(lambda: jax.jit(function))
+    return lambda *args, **kwargs: compiled()(*args, **kwargs)
+
+
+def _with_programs(learner: Learner, program: Callable[[str], Callable[..., Any]]) -> Learner:
+    """The learner with its plain functions replaced by the programs of those names."""
+
+    def called(name: str, for_people: Callable[[Any], Any] | None) -> Any:
+        return as_program(getattr(learner, name), program(name), for_people)
+
+    return replace(
+        learner,
+        step=called("step", info_values),
+        predict=called("predict", values),
+        scores=called("scores", values),
+        fit_offline=None if learner.fit_offline is None else called("fit_offline", None),
+    )
+
+
 def as_program(
-    function: Callable[..., Any], *, for_people: Callable[[Any], Any] | None = None
+    function: Callable[..., Any],
+    program: Callable[..., Any],
+    for_people: Callable[[Any], Any] | None,
 ) -> Callable[..., Any]:
     """A learner's function as one compiled program when it is called by itself.
 
@@ -57,14 +124,10 @@ def as_program(
 
     Args:
         function: takes a state first.
+        program: the same, compiled.
         for_people: applies to the result what it should do to all that is not a state, as
             `values` and `info_values` below; None leaves the result as it is.
     """
-
-    @cache
-    def compiled() -> Callable[..., Any]:
-        # Making one takes a millisecond, and few learners of a sweep are ever called.
-        return jax.jit(function)
 
     @wraps(function)
     def call(state: State, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +135,7 @@ def as_program(
         args = tuple(np.asarray(a) if isinstance(a, list | tuple) else a for a in args)
         scope = scope_of(state.theta)
         with scope:
-            result = compiled()(state, *args, **kwargs)
+            result = program(state, *args, **kwargs)
             narrow = for_people is not None and not isinstance(scope, nullcontext)
             return for_people(result) if for_people and narrow else result
 
@@ -157,11 +220,11 @@ def make_learner(
         )
         return Held(state, X_next, weight_next), info
 
-    return Learner(
+    learner = Learner(
         init=init,
-        step=as_program(step, for_people=info_values),
-        predict=as_program(lambda state, X: combine(scores(state, X)), for_people=values),
-        scores=as_program(scores, for_people=values),
+        step=step,
+        predict=lambda state, X: combine(scores(state, X)),
+        scores=scores,
         combine=combine,
         stream=StreamForm(
             begin=Held,
@@ -173,3 +236,4 @@ def make_learner(
         fit_offline=fit_offline,
         description=description,
     )
+    return _with_programs(learner, lambda name: _own_program(getattr(learner, name)))

@@ -116,4 +116,4 @@ def run_blocks(
     return form.finish(state, sums, learned, *batches.after(plan.last[-1])), record
 
 
-scan_blocks = partial(jax.jit, static_argnames=("learner", "num_batches"))(run_blocks)
+scan_blocks = partial(jax.jit, static_argnames="num_batches")(run_blocks)

@@ -42,7 +42,7 @@ from rvfl_jax.stream import check_stream
 from rvfl_jax.types import Array, Learner, Run, State, Stream
 
 
-@partial(jax.jit, static_argnames=("learner", "num_classes"))
+@partial(jax.jit, static_argnames="num_classes")
 def _offline_scores(
     learner: Learner, state: State, batches: Batches, X_test: Array, num_classes: int
 ) -> Array:
@@ -112,8 +112,8 @@ def run_stream(
         >>> run = run_stream(learner, stream, key=jax.random.key(0), test=(X_test, y_test))
         >>> run.history.accuracy["class_incremental"]
 
-    A second run of the same learner on the same shapes compiles nothing; another learner, be
-    it of equal options, is another program.
+    A second run on the same shapes compiles nothing, be it of another learner that differs in
+    numbers only (lambda, k above 0, kappa, sigma, `weight_scale`).
 
     Anything else that can be iterated is a stream too: a generator, slices of a memory-mapped
     file, a PyTorch DataLoader, `batched(rows, 64)` of a data set. It gives batches (X, y), in

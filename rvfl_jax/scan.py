@@ -79,29 +79,29 @@ def scan_stream(
     return carry, seen, followed, record
 
 
-@partial(jax.jit, static_argnames=("learner", "num_features", "num_classes"))
+@partial(jax.jit, static_argnames=("num_features", "num_classes"))
 def init_state(learner: Learner, key: Array, num_features: int, num_classes: int) -> State:
     """`learner.init`, compiled."""
     return learner.init(key, num_features, num_classes)
 
 
-@partial(jax.jit, static_argnames="learner")
+@jax.jit
 def begin_jit(learner: Learner, state: State, X: Array, weight: Array) -> Carry:
     """`learner.stream.begin`, compiled."""
     return learner.stream.begin(state, X, weight)
 
 
-@partial(jax.jit, static_argnames="learner")
+@jax.jit
 def finish_jit(learner: Learner, carry: Carry) -> State:
     """`learner.stream.finish`, compiled."""
     return learner.stream.finish(carry)
 
 
-embed_jit = partial(jax.jit, static_argnames="learner")(embed_test)
-begin_to_follow_jit = partial(jax.jit, static_argnames="learner")(begin_to_follow)
-scan_jit = partial(
-    jax.jit, static_argnames=("learner", "num_steps"), donate_argnames=("carry", "followed")
-)(scan_stream)
+embed_jit = jax.jit(embed_test)
+begin_to_follow_jit = jax.jit(begin_to_follow)
+scan_jit = partial(jax.jit, static_argnames="num_steps", donate_argnames=("carry", "followed"))(
+    scan_stream
+)
 
 
 def run_whole(
@@ -132,4 +132,4 @@ def run_whole(
     return learner.stream.finish(carry), record
 
 
-whole_stream = partial(jax.jit, static_argnames=("learner", "num_steps", "follow"))(run_whole)
+whole_stream = partial(jax.jit, static_argnames=("num_steps", "follow"))(run_whole)

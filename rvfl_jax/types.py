@@ -5,7 +5,8 @@ s input features, d readout inputs (N + s), m class columns, Q tasks, n test row
 E evaluations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -106,8 +107,31 @@ class StreamForm(NamedTuple):
     follow: FollowForm | None = None
 
 
-class Learner(NamedTuple):
-    """A method as pure functions; its configuration lives in their closures.
+@dataclass(frozen=True)
+class Recipe:
+    """How a learner is made, so that learners made alike share their compiled programs.
+
+    Attributes:
+        make: `(options, numbers) -> Learner`, also where the numbers are traced.
+        options: all that shapes a program.
+        numbers: a pytree of all that only scales, which programs take as an argument; recipes
+            that differ in nothing else are equal.
+    """
+
+    make: Callable[[Any, Any], "Learner"]
+    options: Hashable
+    numbers: Any = field(compare=False)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A method as pure functions, and a pytree of the numbers in its configuration.
+
+    Handed to a compiled function it is traced: its numbers are leaves, and all else is part of
+    the structure. Two learners of one design so run one program, whatever their lambda and k,
+    and are equal if their numbers are. One that was put together by hand, or changed by
+    `dataclasses.replace`, has no leaves and is equal to itself alone.
 
     Attributes:
         init: `(key, num_features, num_classes) -> state`.
@@ -122,6 +146,7 @@ class Learner(NamedTuple):
         consolidate: `state -> state`, called at a known task boundary; the identity for
             methods that need none.
         description: the method and its configuration in words, for records.
+        recipe: how it was made; None for one put together by hand.
     """
 
     init: Callable[..., State]
@@ -133,6 +158,37 @@ class Learner(NamedTuple):
     fit_offline: Callable[..., State] | None = None
     consolidate: Callable[[State], State] = lambda state: state
     description: str = ""
+    recipe: Recipe | None = field(default=None, init=False, repr=False)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """The numbers, and all else."""
+        if self.recipe is None:
+            return (), self
+        return (self.recipe.numbers,), replace(self.recipe, numbers=None)
+
+    @classmethod
+    def tree_unflatten(cls, rest: Any, children: tuple[Any, ...]) -> "Learner":
+        """The learner with these numbers, which may be anything."""
+        return rest.make(rest.options, *children) if isinstance(rest, Recipe) else rest
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Learner):
+            return NotImplemented
+        if self is other or self.recipe is None or self.recipe != other.recipe:
+            return self is other
+        structures: list[Any] = [jax.tree.structure(learner) for learner in (self, other)]
+        leaves = map(_same_number, jax.tree.leaves(self), jax.tree.leaves(other))
+        return bool(structures[0] == structures[1]) and all(leaves)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self) if self.recipe is None else hash(self.recipe)
+
+
+def _same_number(one: Any, other: Any) -> bool:
+    """Equal values of one type; what is traced is equal to itself alone."""
+    if one is other or isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
+        return one is other
+    return type(one) is type(other) and np.array_equal(one, other)
 
 
 class Stream(NamedTuple):
