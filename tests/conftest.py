@@ -1,12 +1,23 @@
+import gc
+import hashlib
 import os
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
 
 # Most of the tests' time is compilation; the numbers hold at any level of optimisation.
-# Tests of the main job and of threads run in processes of their own, without this flag.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Tests of the main job and of threads run in processes of their own, without these flags.
+FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
+if version("jaxlib").startswith("0.10."):
+    # A third of the time; later releases know no such flag, and end the process.
+    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 # Two workers on two cores: threads of OpenBLAS that wait for each other's turn wait in vain.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
+import jaxlib
 import matplotlib
 import pytest
 
@@ -15,12 +26,49 @@ from tests.streams import ragged_stream
 
 matplotlib.use("Agg")
 
+# What was imported stays; looking through it again and again is a tenth of the time of tracing.
+gc.freeze()
+gc.set_threshold(50_000, 20, 50)
+
+# A process may hold some 65,000 memory maps, and every compiled program takes several.
+MANY_MAPS = 30_000
+KEPT_DAYS = 30
+
+
+def pytest_configure():
+    """Compile nothing that an earlier session compiled; tracing still takes its time.
+
+    JAX tells of a compilation also where the cache has the program, so that tests that count
+    compilations count programs.
+    """
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def cache_folder():
+    """One for each processor and jaxlib, as programs for another processor may not run."""
+    try:
+        flags = next(x for x in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in x)
+    except (OSError, StopIteration):
+        flags = platform.processor()
+    machine = f"{jaxlib.__version__} {platform.machine()} {flags}"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = caches / "rvfl-jax-tests" / hashlib.sha256(machine.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in folder.glob("*"):
+        if entry.stat().st_mtime < time.time() - KEPT_DAYS * 86_400:
+            entry.unlink(missing_ok=True)
+    return folder
+
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs_at_once():
-    """A process may hold some 65,000 memory maps, and every compiled program takes several."""
     yield
-    jax.clear_caches()
+    maps = Path("/proc/self/maps")
+    if not maps.exists() or maps.read_text().count("\n") > MANY_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ The public reports are named beside each test. Cases 17 and 18 are in `test_chec
 import jax
 import numpy as np
 import pytest
-from jax import monitoring
 from sklearn.exceptions import NotFittedError
 
 import rvfl_jax
@@ -14,22 +13,9 @@ from rvfl_jax import EdRVFLClassifier
 from rvfl_jax.labels import one_hot
 from rvfl_jax.metrics import forgetting
 from tests import references
+from tests.compilations import counted_compilations
 
 SMALL = {"num_layers": 1, "num_nodes": 16, "random_state": 0}
-COMPILED = "/jax/core/compile/backend_compile_duration"
-
-
-@pytest.fixture
-def compilations():
-    """Counts what is compiled while the test runs."""
-    count = [0]
-
-    def listen(event, duration, **_):
-        count[0] += event == COMPILED
-
-    monitoring.register_event_duration_secs_listener(listen)
-    yield count
-    monitoring.unregister_event_duration_listener(listen)
 
 
 def rows(n, classes=3, features=5, seed=0):
@@ -225,22 +211,24 @@ def test_14_fewer_rows_than_nodes(nodes):
     )
 
 
-def test_15_few_programs_for_many_batch_sizes(compilations):
+def test_15_few_programs_for_many_batch_sizes():
     """jax 803, 2072."""
     X, y = rows(600)
     model = EdRVFLClassifier(num_layers=1, num_nodes=17, random_state=0)
     start = 0
-    for size in range(1, 33):
-        model.partial_fit(X[start : start + size], y[start : start + size])
-        start += size
-    assert 0 < compilations[0] <= 6
+    with counted_compilations() as made:
+        for size in range(1, 33):
+            model.partial_fit(X[start : start + size], y[start : start + size])
+            start += size
+    assert 0 < len(made) <= 6
 
 
-def test_15_few_programs_where_batches_are_announced(compilations):
+def test_15_few_programs_where_batches_are_announced():
     X, y = rows(600)
     model = EdRVFLClassifier(num_layers=1, num_nodes=18, k=1.0, random_state=0)
     start = 0
-    for size in [*range(1, 33)][::-1]:
-        model.partial_fit(X[start : start + size], y[start : start + size])
-        start += size
-    assert 0 < compilations[0] <= 6
+    with counted_compilations() as made:
+        for size in [*range(1, 33)][::-1]:
+            model.partial_fit(X[start : start + size], y[start : start + size])
+            start += size
+    assert 0 < len(made) <= 6

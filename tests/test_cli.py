@@ -1,12 +1,13 @@
 """The main job from the command line: results, picture, table, errors."""
 
 import argparse
+import io
 import json
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
-import jax
 import matplotlib.image
 import numpy as np
 import pytest
@@ -15,25 +16,43 @@ from rvfl_jax import cli
 from rvfl_jax.cli_options import build_parser
 from rvfl_jax.experiment import Config, compare, covered, make_learners
 from rvfl_jax.metrics import PROTOCOLS
+from tests.compilations import counted_compilations
 from tests.streams import environment
 
 SMALL = ["--batches", "10", "--num-layers", "2", "--num-nodes", "16", "--seeds", "2"]
+
+
+def all_styles(out):
+    return ["run", *SMALL, "--k", "1.414", "--out", str(out)]
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
     """One run of all styles, with all that it printed."""
     out = tmp_path_factory.mktemp("run")
-    command = [sys.executable, "-m", "rvfl_jax", "run", *SMALL, "--k", "1.414", "--out", str(out)]
+    with redirect_stdout(io.StringIO()) as printed, redirect_stderr(io.StringIO()):
+        assert cli.main(all_styles(out)) == 0
+    return out, printed.getvalue()
+
+
+def test_table_and_closing_lines(outcome):
+    check_printed(outcome[1])
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_prints_and_writes_the_same(outcome, tmp_path):
+    command = [sys.executable, "-m", "rvfl_jax", *all_styles(tmp_path)]
     finished = subprocess.run(
         command, capture_output=True, text=True, timeout=240, env=environment()
     )
     assert finished.returncode == 0, finished.stderr
-    return out, finished.stdout
+    check_printed(finished.stdout)
+    here, there = (json.loads((f / "results.json").read_text()) for f in (outcome[0], tmp_path))
+    assert there["styles"].keys() == here["styles"].keys()
+    np.testing.assert_allclose(there["offline"]["ACC"], here["offline"]["ACC"], atol=1e-6)
 
 
-def test_table_and_closing_lines(outcome):
-    _, printed = outcome
+def check_printed(printed):
     for word in ("-R", "-F", "-kF-Bayes", "-kF (k=1.414)", "offline", "ACC", "BWT", "FWT"):
         assert word in printed
     assert "samples per second" in printed
@@ -67,23 +86,16 @@ def test_picture(outcome):
 
 
 def test_every_style_takes_at_most_three_compilations():
-    compilations, label, per_label = [], ["start"], {}
+    label, per_label = ["start"], {}
 
     def progress(new_label, *_):
         style = new_label.split(": ")[-1]
-        per_label[label[0]] = per_label.get(label[0], 0) + len(compilations)
-        compilations.clear()
+        per_label[label[0]] = per_label.get(label[0], 0) + len(made)
+        made.clear()
         label[0] = style
 
-    def listen(event, duration_secs, **_):
-        if event.endswith("backend_compile_duration"):
-            compilations.append(duration_secs)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        compare(Config(batches=10, num_layers=1, num_nodes=12, seeds=5), progress)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
+    with counted_compilations() as made:
+        compare(Config(batches=10, num_layers=1, num_nodes=13, seeds=5), progress)
     assert all(0 < per_label[style] <= 3 for style in ("-R", "-F", "-kF-Bayes")), per_label
 
 

@@ -82,81 +82,63 @@ def double():
         yield
 
 
+def check_closed_form(steps, stream, num_layers, cold_start):
+    """Theorems 1-3 at every t, with the strength that each step announced."""
+    for layer in range(num_layers):
+        batches = batches_of(stream, steps[0][0], layer)
+        for t, (state, info) in enumerate(steps):
+            k_next = float(info.k_next[layer])
+            want = references.closed_form(batches, LAMBDA, t, k_next, cold_start=cold_start)
+            error = references.relative_error(state.theta[layer], want)
+            assert error <= tolerances.CLOSED_FORM, (t, layer)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("cold_start", ["exact", "paper"])
-@pytest.mark.parametrize("num_layers", [1, 5])
-@pytest.mark.parametrize("k", [0.0, 1.0, 1.414])
-def test_constant_k_has_the_closed_form_at_every_t(k, num_layers, cold_start, solver):
+def test_constant_k_equals_the_literal_algorithm_1_and_its_closed_form(cold_start, solver):
+    """theta, eta_dagger and eta at every t, weighted and ragged."""
     stream = reweighted(ragged_stream())
-    steps = walk(k, stream, num_layers=num_layers, cold_start=cold_start, solver=solver)
-    for t, (state, _) in enumerate(steps):
-        for layer in range(num_layers):
-            batches = batches_of(stream, state, layer)
-            want = references.closed_form(batches, LAMBDA, t, k, cold_start=cold_start)
-            error = references.relative_error(state.theta[layer], want)
-            assert error <= tolerances.CLOSED_FORM, (t, layer)
+    for k in (0.0, 1.0, 1.414):
+        steps = list(walk(k, stream, num_layers=3, cold_start=cold_start, solver=solver))
+        check_against_literal(steps, stream, 3, k=k, cold_start=cold_start)
+        assert [float(info.k_next[0]) for _, info in steps] == [k] * 8 + [0.0]
+        check_closed_form(steps, stream, 3, cold_start)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("cold_start", ["exact", "paper"])
-@pytest.mark.parametrize("num_layers", [1, 5])
-def test_reused_adaptive_k_has_the_closed_form_at_every_t(num_layers, cold_start, solver):
-    stream = ragged_stream()
-    k = rvfl_jax.adaptive_k(kappa=2.0, sigma=0.1, reuse_k=True)
-    steps = walk(k, stream, num_layers=num_layers, cold_start=cold_start, solver=solver)
-    for t, (state, info) in enumerate(steps):
-        for layer in range(num_layers):
-            batches = batches_of(stream, state, layer)
-            want = references.closed_form(
-                batches, LAMBDA, t, float(info.k_next[layer]), cold_start=cold_start
-            )
-            error = references.relative_error(state.theta[layer], want)
-            assert error <= tolerances.CLOSED_FORM, (t, layer)
+@pytest.mark.parametrize("reuse_k", [False, True])
+@pytest.mark.parametrize("rows", [97, pytest.param(400, marks=pytest.mark.slow)])
+def test_adaptive_k_equals_the_literal_algorithm_2(rows, reuse_k, cold_start, solver):
+    """With 400 rows batches are longer than the 15 features, the wide form of eq. (29)."""
+    k = rvfl_jax.adaptive_k(kappa=0.7, sigma=0.2, reuse_k=reuse_k)
+    stream = ragged_stream(rows)
+    steps = list(walk(k, stream, num_layers=3, cold_start=cold_start, solver=solver))
+    algorithm = {"kappa": 0.7, "sigma": 0.2, "cold_start": cold_start, "reuse_k": reuse_k}
+    check_against_literal(steps, stream, 3, **algorithm)
+    if reuse_k:
+        check_closed_form(steps, stream, 3, cold_start)
 
 
-@pytest.mark.parametrize(
-    "k", [0.0, 1.0, 1.414, rvfl_jax.adaptive_k(kappa=2.0, sigma=0.1, reuse_k=True)], ids=str
-)
-def test_square_root_form_equals_the_literal_algorithm(k):
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "adaptive"])
+def test_square_root_form_equals_the_literal_algorithm(constant):
     """eta_dagger, eta and theta at every t, weighted and ragged."""
     stream = reweighted(ragged_stream())
-    steps = list(walk(k, stream, num_layers=2, solver="square_root"))
-    constant = isinstance(k, float)
-    algorithm = {"k": k} if constant else {"kappa": 2.0, "sigma": 0.1, "reuse_k": True}
-    check_against_literal(steps, stream, 2, **algorithm)
-    for state, _ in steps:
-        R = np.asarray(state.root)
-        A = np.swapaxes(R, 1, 2) @ R
-        inverse = np.linalg.inv(np.asarray(state.eta_dagger))
-        assert references.relative_error(A, inverse) <= tolerances.CLOSED_FORM
+    for k in (0.0, 1.0, 1.414) if constant else (rvfl_jax.adaptive_k(2.0, 0.1, reuse_k=True),):
+        steps = list(walk(k, stream, num_layers=2, solver="square_root"))
+        algorithm = {"k": k} if constant else {"kappa": 2.0, "sigma": 0.1, "reuse_k": True}
+        check_against_literal(steps, stream, 2, **algorithm)
+        for state, _ in steps:
+            R = np.asarray(state.root)
+            A = np.swapaxes(R, 1, 2) @ R
+            inverse = np.linalg.inv(np.asarray(state.eta_dagger))
+            assert references.relative_error(A, inverse) <= tolerances.CLOSED_FORM
 
 
 @pytest.mark.parametrize("change", [{"cold_start": "paper"}, {"k": rvfl_jax.adaptive_k()}])
 def test_square_root_form_rejects_what_takes_out_more_than_it_added(change):
     with pytest.raises(ValueError, match="square_root"):
         make(**({"k": 1.0} | change), solver="square_root")
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("cold_start", ["exact", "paper"])
-@pytest.mark.parametrize("k", [0.0, 1.0, 1.414])
-def test_constant_k_equals_the_literal_algorithm_1(k, cold_start, solver):
-    stream = ragged_stream()
-    steps = list(walk(k, stream, num_layers=5, cold_start=cold_start, solver=solver))
-    check_against_literal(steps, stream, 5, k=k, cold_start=cold_start)
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("cold_start", ["exact", "paper"])
-@pytest.mark.parametrize("reuse_k", [False, True])
-@pytest.mark.parametrize("rows", [97, 400])
-def test_adaptive_k_equals_the_literal_algorithm_2(rows, reuse_k, cold_start, solver):
-    """With 400 rows batches are longer than the 15 features, the wide form of eq. (29)."""
-    k = rvfl_jax.adaptive_k(kappa=0.7, sigma=0.2, reuse_k=reuse_k)
-    stream = ragged_stream(rows)
-    steps = list(walk(k, stream, num_layers=5, cold_start=cold_start, solver=solver))
-    algorithm = {"kappa": 0.7, "sigma": 0.2, "cold_start": cold_start, "reuse_k": reuse_k}
-    check_against_literal(steps, stream, 5, **algorithm)
 
 
 def test_solver_auto_takes_the_information_form_for_long_batches():
@@ -257,7 +239,10 @@ def test_k_collapses_to_ridge_where_a_batch_has_more_rows_than_rank():
 
 
 @pytest.mark.parametrize("solver", EVERY_SOLVER)
-@pytest.mark.parametrize(("batch_rows", "num_batches"), [(97, 1), (10, 10), (1, 97)])
+@pytest.mark.parametrize(
+    ("batch_rows", "num_batches"),
+    [pytest.param(97, 1, marks=pytest.mark.slow), (10, 10), (1, 97)],
+)
 def test_ridge_equals_the_offline_expert_whatever_the_split(batch_rows, num_batches, solver):
     stream = ragged_stream()
     rows = stream.weight > 0

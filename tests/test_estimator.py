@@ -13,7 +13,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, adaptive_k, merge, programs
@@ -58,19 +57,6 @@ def assert_close(got, expected, tolerance):
     np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
-@parametrize_with_checks(
-    [
-        EdRVFLClassifier(num_layers=1, num_nodes=16, random_state=0),
-        EdRVFLClassifier(num_layers=1, num_nodes=16, k=1.0, random_state=0),
-        EdRVFLRegressor(num_layers=1, num_nodes=16, random_state=0),
-    ]
-)
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_conventions_of_scikit_learn(estimator, check):
-    check(estimator)
-
-
 def test_scores_are_those_of_dense_ridge():
     X, y = blobs()
     X_test, _ = blobs(seed=1)
@@ -92,9 +78,11 @@ def test_ensemble_predicts_by_mean_softmax():
     assert_close(same, ensemble, tolerances.CLOSED_FORM)
 
 
-@pytest.mark.parametrize("sizes", [(120,), (1,) * 120, (3, 50, 7, 60)])
-@pytest.mark.parametrize("k", [0.0, 1.0, adaptive_k(reuse_k=True)])
-@pytest.mark.parametrize("lookahead", ["hold", "none"])
+@pytest.mark.parametrize(
+    "sizes", [(120,), (1,) * 120, (3, 50, 7, 60)], ids=["whole", "rows", "ragged"]
+)
+@pytest.mark.parametrize("k", [0.0, 1.0, adaptive_k(reuse_k=True)], ids=["0", "1", "adaptive"])
+@pytest.mark.parametrize("lookahead", ["hold", pytest.param("none", marks=pytest.mark.slow)])
 def test_any_batches_give_one_readout(sizes, k, lookahead):
     X, y = blobs()
     X_test, _ = blobs(seed=1)
@@ -496,7 +484,9 @@ def test_bad_batches_leave_the_model_as_it_was():
 
 @pytest.mark.parametrize("k", [0.0, 1.0])
 @pytest.mark.parametrize("solver", ["covariance", "information", "square_root"])
-@pytest.mark.parametrize("known", [0, 1, 2])
+@pytest.mark.parametrize(
+    "known", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_overflow_leaves_the_model_able_to_learn(k, solver, known):
     X, y = blobs(num_rows=160)
     options = SMALL | {"k": k, "solver": solver}

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from rvfl_jax import EdRVFLClassifier
 from tests import references
 
-EXAMPLES = 2000
 LABELS = {
     "small": [0, 1, 2, 3],
     "wide": [-4, 3, 17, 250],
@@ -80,15 +79,30 @@ def _dense(model, learned, X):
     return {label: scores[:, c] for c, label in enumerate(met) if label in used}
 
 
-@pytest.mark.slow
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+def examples(count):
+    """So many cases, the same at every run."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+@examples(100)
 @given(batches())
 def test_right_answer_or_clear_error(case):
+    check(case)
+
+
+@pytest.mark.slow
+@examples(2000)
+@given(batches())
+def test_right_answer_or_clear_error_two_thousand_times(case):
+    check(case)
+
+
+def check(case):
     width, k, at_once, stream = case
     options = {"num_layers": 1, "num_nodes": NODES, "ridge": RIDGE, "k": k, "random_state": 0}
     model = EdRVFLClassifier(**options)

@@ -23,10 +23,16 @@ def run(stream, *, guesses, k=1.0, evaluate="task", solver="information", **opti
     )
 
 
-@pytest.mark.parametrize("evaluate", ["batch", "task", 4])
-@pytest.mark.parametrize("k", [0.0, 1.414])
-@pytest.mark.parametrize("lookahead", [None, np.ones((3, 6))])
-def test_postponed_decisions_equal_decisions_at_every_batch(k, evaluate, lookahead):
+EACH = [(k, at, ahead) for k in (0.0, 1.414) for at in ("batch", "task", 4) for ahead in (0, 3)]
+FEW = [(0.0, "task", 0), (1.414, 4, 3), (1.414, "batch", 0)]
+
+
+@pytest.mark.parametrize(
+    ("k", "evaluate", "rows_ahead"),
+    [pytest.param(*case, marks=[] if case in FEW else pytest.mark.slow) for case in EACH],
+)
+def test_postponed_decisions_equal_decisions_at_every_batch(k, evaluate, rows_ahead):
+    lookahead = np.ones((rows_ahead, 6)) if rows_ahead else None
     stream = reweighted(ragged_stream())
     at_once = run(stream, guesses=True, k=k, evaluate=evaluate, lookahead=lookahead)
     later = run(stream, guesses=False, k=k, evaluate=evaluate, lookahead=lookahead)

@@ -26,9 +26,9 @@ def test_every_public_name_is_there():
 @pytest.mark.parametrize(
     "imports",
     [
-        "import rvfl_jax",
-        "import rvfl_jax.run, rvfl_jax.sweep_job",
-        "import rvfl_jax.edrvfl, rvfl_jax.sweep",
+        pytest.param("import rvfl_jax", marks=pytest.mark.slow),
+        pytest.param("import rvfl_jax.run, rvfl_jax.sweep_job", marks=pytest.mark.slow),
+        pytest.param("import rvfl_jax.edrvfl, rvfl_jax.sweep", marks=pytest.mark.slow),
         "from rvfl_jax.edrvfl import edrvfl; from rvfl_jax.sweep import sweep; import rvfl_jax",
     ],
 )

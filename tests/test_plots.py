@@ -15,8 +15,8 @@ from rvfl_jax.sweep_job import drawn_axes
 from tests.streams import blobs, ragged_stream
 
 
-@pytest.fixture
-def result(stream):
+@pytest.fixture(scope="module")
+def result():
     def make(k=1.0, ridge=0.5, activation="relu"):
         return rvfl_jax.edrvfl(num_layers=1, num_nodes=8, ridge=ridge, k=k, activation=activation)
 
@@ -26,7 +26,7 @@ def result(stream):
         "seed": [0, 1],
         "activation": ["relu", "tanh"],
     }
-    return rvfl_jax.sweep(make, stream, grid, key=jax.random.key(0))
+    return rvfl_jax.sweep(make, ragged_stream(), grid, key=jax.random.key(0))
 
 
 def test_pictures_show_means_over_seeds_and_the_best_of_what_is_not_drawn(result):

@@ -1,6 +1,6 @@
 """The driver against a Python loop over `step`, and the history against plain counting."""
 
-import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import pytest
 import rvfl_jax
 from rvfl_jax import metrics
 from tests import references, tolerances
+from tests.compilations import counted_compilations
 from tests.streams import blobs, ragged_stream
 
 KEY = jax.random.key(0)
@@ -20,9 +21,7 @@ KINDS = {
 }
 
 
-@functools.cache
 def make(k=1.0, **options):
-    """One learner a configuration, so that tests share what it compiles."""
     return rvfl_jax.edrvfl(**{"num_layers": 2, "num_nodes": 8, "ridge": 0.5, "k": k, **options})
 
 
@@ -188,31 +187,6 @@ def test_evaluation_schedule(stream, evaluate, batches):
     assert set(some.R) == (set(metrics.PROTOCOLS) if evaluate in ("batch", "task") else set())
 
 
-def test_matrix_has_a_row_a_task_not_a_batch():
-    """Case 9: 5 tasks of 190 batches each."""
-    X, y = blobs(1900, classes=5)
-    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=5, num_batches=950, seed=0)
-    run = rvfl_jax.run_stream(
-        make(num_layers=1, num_nodes=2), stream, key=KEY, test=(X[:50], y[:50]), evaluate="task"
-    )
-    assert run.history.R["class_incremental"].shape == (5, 5)
-
-
-def count_compilations(function):
-    events = []
-
-    def listen(event, duration, **_):
-        if event.endswith("backend_compile_duration"):
-            events.append(duration)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        function()
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    return len(events)
-
-
 def test_one_trace_a_run_and_none_for_the_second(stream):
     learner, traces = make(1.5), []
 
@@ -220,28 +194,30 @@ def test_one_trace_a_run_and_none_for_the_second(stream):
         traces.append(1)
         return learner.stream.advance(*args)
 
-    counted = learner._replace(stream=learner.stream._replace(advance=advance))
+    counted = replace(learner, stream=learner.stream._replace(advance=advance))
     X, y = held_out()
 
     def run(stream, key):
         rvfl_jax.run_stream(counted, stream, key=key, test=(X, y))
 
     keys = jax.random.split(KEY, 3)
-    count_compilations(lambda: run(stream, keys[0]))
+    run(stream, keys[0])
     assert len(traces) == 1
-    assert count_compilations(lambda: run(stream._replace(X=stream.X + 1), keys[1])) == 0
+    with counted_compilations() as made:
+        run(stream._replace(X=stream.X + 1), keys[1])
+    assert not made
     assert len(traces) == 1
 
 
 def test_a_run_with_a_given_expert_compiles_twice(stream):
     """One program for init, one for everything else."""
-    learner = make(2.5)
+    learner = make(2.5, num_nodes=7)
     X, y = held_out()
-    expert = rvfl_jax.offline_scores(make(), stream, X, key=KEY)
-    n = count_compilations(
-        lambda: rvfl_jax.run_stream(learner, stream, key=KEY, test=(X, y), expert=expert)
-    )
-    assert n == 2
+    expert = rvfl_jax.offline_scores(learner, stream, X, key=KEY)
+    jax.clear_caches()
+    with counted_compilations() as made:
+        rvfl_jax.run_stream(learner, stream, key=KEY, test=(X, y), expert=expert)
+    assert len(made) == 2
 
 
 def test_offline_scores_are_the_hindsight_solution(stream):
@@ -313,67 +289,25 @@ def test_spare_columns_for_classes_to_come(stream):
     assert error <= tolerances.REORDERED
 
 
-def test_uint8_images_give_the_same_as_their_float64_copy():
+def test_uint8_images_give_the_same_as_their_float64_copy(stream):
     """Case 11: products never wrap."""
-    rng = np.random.default_rng(0)
-    X = rng.integers(0, 256, size=(5000, 98), dtype=np.uint8)
-    y = rng.integers(0, 3, size=5000)
-    streams = [
-        rvfl_jax.class_incremental_stream(Z, y, num_tasks=1, num_batches=79, seed=0)
-        for Z in (X, X.astype(np.float64))
+    bytes_ = np.random.default_rng(0).integers(0, 256, size=stream.X.shape, dtype=np.uint8)
+    thetas = [
+        rvfl_jax.run_stream(make(0.0), stream._replace(X=X), key=KEY).state.theta
+        for X in (bytes_, bytes_.astype(np.float64))
     ]
-    learner = make(0.0, num_layers=1, num_nodes=16, ridge=1.0)
-    thetas = [rvfl_jax.run_stream(learner, s, key=KEY).state.theta for s in streams]
     assert np.isfinite(thetas[0]).all()
     assert references.relative_error(thetas[0], thetas[1]) <= tolerances.REORDERED
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["double", "single"])
-def test_long_streams_stay_accurate_or_say_that_they_are_not(precision):
-    """Case 10: 20,000 rows, 64 tanh nodes and a bias, lambda 1e-3."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(5, size=20_000)
-    X = 4 * rng.normal(size=(5, 20))[y] + rng.normal(size=(20_000, 20))
-    X = np.hstack([X, np.ones((len(X), 1))])
-    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=5, num_batches=625, seed=0)
-    learner = make(0.0, num_layers=1, num_nodes=64, ridge=1e-3, activation="tanh")
-    run = rvfl_jax.run_stream(learner, stream, key=KEY, precision=precision, on_failure="return")
-    rows = stream.weight > 0
-    D = references.features(run.state.W, stream.X[rows], "tanh")[0]
-    want = references.ridge_solution(D, np.eye(5)[stream.y[rows]], 1e-3)
-    accuracy = [
-        ((D @ t).argmax(1) == stream.y[rows]).mean() for t in (np.asarray(run.state.theta)[0], want)
-    ]
-    assert not run.history.healthy.all() or abs(accuracy[0] - accuracy[1]) < 1e-3
-
-
-def test_fewer_rows_than_nodes():
-    """Case 14: 5 rows with 64 nodes, then 20 rows."""
-    X, y = blobs(25)
-    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=1, num_batches=1, seed=0)
-    pad = np.zeros((1, 20), int)
-    stream = stream._replace(
-        X=np.stack([np.pad(stream.X[0, :5], [(0, 15), (0, 0)]), stream.X[0, 5:]]),
-        y=np.stack([np.pad(stream.y[0, :5], (0, 15)), stream.y[0, 5:]]),
-        weight=np.stack([np.pad(np.ones(5), (0, 15)), np.ones(20)]),
-        task=pad[0, :2],
-    )
-    run = rvfl_jax.run_stream(make(1.0, num_layers=1, num_nodes=64), stream, key=KEY)
-    rows = stream.weight > 0
-    D = references.features(run.state.W, stream.X[rows])[0]
-    want = references.ridge_solution(D, np.eye(4)[stream.y[rows]], 0.5)
-    assert references.relative_error(np.asarray(run.state.theta)[0], want) <= tolerances.CLOSED_FORM
-
-
-def test_batches_of_one_row():
-    """Case 6: 50 one-row batches."""
-    X, y = blobs(50)
-    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=2, num_batches=50, seed=0)
+def test_batches_of_one_row_have_an_adaptive_strength():
+    stream = ragged_stream(12, num_batches=12)
+    assert stream.X.shape[1] == 1
     learner = make(rvfl_jax.adaptive_k())
     run = rvfl_jax.run_stream(learner, stream, key=KEY)
     assert np.isfinite(run.state.theta).all()
-    assert np.argmax(learner.predict(run.state, X[:1]), axis=-1).shape == (1,)
+    assert (run.history.k_next[:-1] > 0).all()
+    assert np.argmax(learner.predict(run.state, stream.X[0]), axis=-1).shape == (1,)
 
 
 def test_failure_is_raised_with_place_and_remedy(stream):

@@ -70,11 +70,10 @@ OTHERS += ["classifier_discriminant", "classifier_long", "regressor", "regressor
 
 @pytest.mark.parametrize(
     "cases",
-    [
-        pytest.param(["learner", "classifier", "table"], id="few"),
-        pytest.param(OTHERS, marks=pytest.mark.slow, id="all"),
-    ],
+    [["learner", "classifier", "table"], OTHERS],
+    ids=["few", "others"],
 )
+@pytest.mark.slow
 def test_answers_without_the_package_have_the_same_bits(tmp_path, cases):
     run("-m", "tests.exported", tmp_path, *cases)
     served = [json.loads(line) for line in run("-c", SERVER, tmp_path).splitlines()]

@@ -10,6 +10,7 @@ import rvfl_jax
 from rvfl_jax import sweep_program
 from rvfl_jax.grid import axes_of
 from tests import tolerances
+from tests.compilations import counted_compilations
 from tests.streams import blobs, ragged_stream
 
 KEY = jax.random.key(0)
@@ -91,6 +92,7 @@ def test_streams_and_constants_are_axes_too(stream):
     assert len(result.ranking()) == 4
 
 
+@pytest.mark.slow
 def test_streams_whose_tasks_end_at_other_batches(stream):
     X, y = blobs(97)
     streams = [
@@ -138,20 +140,11 @@ def test_chunks_leave_the_results_as_they_are_and_show_progress(stream, monkeypa
 
 
 def test_the_same_sweep_again_is_equal_to_the_last_bit_and_compiles_nothing(stream):
-    events = []
-
-    def listen(event, duration_secs, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            events.append(event)
-
     grid = {"k": [0.0, 0.7], "seed": [0, 1]}
     first = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
+    with counted_compilations() as made:
         second = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    assert not events
+    assert not made
     assert np.array_equal(first.loss, second.loss)
     assert first.provenance == second.provenance
 
