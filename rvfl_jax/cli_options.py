@@ -253,9 +253,10 @@ def _add_style_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sigma", type=float, default=1e-5, help="noise level of the adaptive k")
     group.add_argument(
         "--estimator",
-        choices=("inverse_trace", "trace", "random_diagonal"),
+        choices=("inverse_trace", "trace", "random_diagonal", "random_variance"),
         default="inverse_trace",
-        help="of the adaptive k",
+        metavar="NAME",
+        help="of the adaptive k: inverse_trace, trace, random_diagonal or random_variance",
     )
     group.add_argument(
         "--reuse-k",

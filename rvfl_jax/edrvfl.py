@@ -47,7 +47,6 @@ from rvfl_jax.solvers.contract import Batch, Readout, Report
 from rvfl_jax.strength import (
     ConstantK,
     Strength,
-    estimates,
     is_random,
     is_ridge,
     resolve_strength,
@@ -71,7 +70,7 @@ class EdRVFLState(NamedTuple):
         theta_ridge: (L, d, m) the readout without forward term.
         k: (L,) strength of the forward term inside eta; 0 when nothing is announced.
         num_learned: () batches learned so far; batches without rows do not count.
-        key: PRNG key of the estimator "random_diagonal"; None for all others.
+        key: PRNG key of the random estimators of k; None for all others.
         ledger: sums that the health of the solution is measured with, a leading L each.
         root: (L, d, d) upper R with R^T R = eta_dagger^-1, for solver="square_root"; None
             for all others.
@@ -182,8 +181,7 @@ def edrvfl(
             d^2 b + d^3 / 3 flops, or only on request (`run_stream(..., guesses=False)`);
             "square_root" updates a triangular factor by QR, for devices with float32 only;
             "auto" takes the information form when 2 b >= d, else the covariance form. All
-            give the same results as far as precision allows. The square-root form knows
-            neither `cold_start="paper"` nor `adaptive_k(reuse_k=False)`.
+            give the same results as far as precision allows.
         weight_init: a name of `rvfl_jax.network.WEIGHT_INITS` or an initializer.
         weight_scale: > 0, factor on the random weights, which is the gain before each
             activation; a scalar or (L,), may be traced.
@@ -210,11 +208,6 @@ def edrvfl(
     weight_scale = per_layer("weight_scale", weight_scale, num_layers, minimum=0.0, strict=True)
     resolve_activation(activation)
     resolve_weight_init(weight_init)
-    if solver == "square_root" and (cold_start == "paper" or estimates(strength)):
-        raise ValueError(
-            'solver="square_root": expected cold_start="exact" and a constant k or'
-            f" adaptive_k(reuse_k=True), which only add, got {cold_start!r} and {k!r}"
-        )
     return _edrvfl(options, jax.tree.map(plain_numbers, Numbers(ridge, strength, weight_scale)))
 
 
@@ -295,16 +288,16 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             carry.solver, batch.D, usable, upcoming.D, per_learner, step_keys
         )
         # Diagnostics have no derivatives: they would cost memory, and norms have none at 0.
-        watched = lax.stop_gradient((moved, batch, Y, report, upcoming.probe))
-        ledger = _enter(carry.ledger, *watched[1:4])
-        gap = jax.vmap(_residual)(watched[0], ledger, watched[4])
+        watched = lax.stop_gradient((moved, batch, report, upcoming.probe))
+        ledger = _enter(carry.ledger, *watched[1:3])
+        gap = jax.vmap(_residual)(watched[0], ledger, watched[3])
         info = StepInfo(
             guess=combine_scores(guess_scores),
             guess_scores=guess_scores,
             k_t=report.k_t,
             k_next=report.k_next,
             sigma_share=lax.stop_gradient(sigma_share(per_learner, report.k_next)),
-            healthy=report.absorbed & report.announced & upcoming.finite & (gap <= WORTHLESS),
+            healthy=report.absorbed & report.sound & upcoming.finite & (gap <= WORTHLESS),
             residual=gap,
             condition=ledger.trace / lax.stop_gradient(jnp.asarray(ridge, dtype)),
         )
@@ -438,9 +431,9 @@ def _unweighted(batch: InHand, scores: Array) -> Array:
     return scale[:, None] * scores
 
 
-def _enter(ledger: Ledger, batch: InHand, Y: Array, report: Report) -> Ledger:
-    return jax.vmap(enter, in_axes=(0, 0, 0, None, 0, 0))(
-        ledger, batch.D, batch.probe, Y, report.weight, report.absorbed
+def _enter(ledger: Ledger, batch: InHand, report: Report) -> Ledger:
+    return jax.vmap(enter)(
+        ledger, batch.D, batch.probe, report.taught, report.weight, report.absorbed
     )
 
 

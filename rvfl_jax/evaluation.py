@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from rvfl_jax.batches import where_asked
-from rvfl_jax.metrics import accuracy, kl_divergence, protocol_hits, squared_loss
+from rvfl_jax.metrics import accuracy, kl, kl_divergence, protocol_hits, regret, squared_loss
 from rvfl_jax.types import Array, Carry, Learner, State
 
 # Scores are computed in at most this many widths, no finer than so many columns.
@@ -51,8 +51,10 @@ class Evaluation(NamedTuple):
         accuracy: protocol to scalar accuracy over all rows ("seen": rows of classes seen).
         task_accuracy: protocol to (Q,) accuracy on each task's rows.
         learner_accuracy: (L,) class-incremental accuracy of each sub-learner, eq. (33).
-        regret: scalar, eq. (34); NaN without an expert.
-        kl: scalar, eq. (35); NaN without an expert.
+        regret: scalar, eq. (34).
+        kl: scalar, eq. (35).
+        excess_loss: scalar, squared loss beyond the offline expert's; NaN without an expert.
+        kl_from_expert: scalar, divergence from the expert's probabilities; NaN without one.
         confusion: (m, m) rows of the class of column i for which column j was answered; None
             where nobody counts.
     """
@@ -62,6 +64,8 @@ class Evaluation(NamedTuple):
     learner_accuracy: Array
     regret: Array
     kl: Array
+    excess_loss: Array
+    kl_from_expert: Array
     confusion: Array | None = None
 
 
@@ -194,20 +198,25 @@ def evaluate_scores(
     }
     # A task without test rows has no accuracy: 0 / 0 is the NaN that says so.
     task_accuracy = {name: count / test.rows_of_task for name, count in by_task.items()}
-    against_expert = _against_expert(scores, probabilities, test)
+    targets = jax.nn.one_hot(test.y, scores.shape[-1], dtype=scores.dtype)
+    against_labels = regret(scores, targets), kl(scores, targets)
+    against_expert = _against_expert(scores, probabilities, targets, test)
     confusion = None
     if test.counts is not None:
         answers = jnp.argmax(probabilities, axis=-1)
         confusion = jnp.asarray(test.counts).at[test.y, answers].add(1)
     of_learner = accuracy(scores, test.y).astype(scores.dtype)
-    return Evaluation(overall, task_accuracy, of_learner, *against_expert, confusion)
+    return Evaluation(
+        overall, task_accuracy, of_learner, *against_labels, *against_expert, confusion
+    )
 
 
-def _against_expert(scores: Array, probabilities: Array, test: Examined) -> tuple[Array, Array]:
+def _against_expert(
+    scores: Array, probabilities: Array, targets: Array, test: Examined
+) -> tuple[Array, Array]:
     if test.expert is None:
         unknown = jnp.full((), jnp.nan, scores.dtype)
         return unknown, unknown
-    targets = jax.nn.one_hot(test.y, scores.shape[-1], dtype=scores.dtype)
     return (
         squared_loss(jnp.mean(scores, axis=0), targets) - test.expert.loss,
         kl_divergence(test.expert.probabilities, probabilities),

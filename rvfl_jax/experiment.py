@@ -1,7 +1,7 @@
 """Compare styles of one learner on one data set over several seeds: the main job.
 
 Every style of a seed sees the same split, stream and random features; the offline expert
-with those features is fitted once per seed and is the reference of regret and KL.
+with those features is fitted once per seed; excess loss and divergence are taken from it.
 """
 
 import json
@@ -416,6 +416,8 @@ def run_metrics(history: History, R_ind: np.ndarray) -> dict[str, float]:
     values |= {f"accuracy_{name}": curve[-1] for name, curve in history.accuracy.items()}
     values["cumulative_regret"] = history.cumulative_regret[-1]
     values["kl"] = history.kl[-1]
+    values["cumulative_excess_loss"] = float(np.sum(history.excess_loss))
+    values["kl_from_expert"] = history.kl_from_expert[-1]
     if history.R:
         R = history.R["class_incremental"]
         values |= {

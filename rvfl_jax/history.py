@@ -49,9 +49,12 @@ class History(NamedTuple):
         accuracy: protocol to (E,); "class_incremental" is acc(t), eq. (33).
         task_accuracy: protocol to (E, Q).
         learner_accuracy: (E, L) acc(t) of each sub-learner.
-        regret: (E,) eq. (34).
+        regret: (E,) eq. (34), of the readout after each batch, as acc(t).
         cumulative_regret: (E,) its running sum.
         kl: (E,) eq. (35).
+        excess_loss: (E,) squared loss of the raw scores beyond the offline expert's; NaN
+            without an expert.
+        kl_from_expert: (E,) divergence from the expert's probabilities; NaN without one.
         R: protocol to (Q, Q) accuracy on task j after task q; empty unless every task
             leads a batch and its end was evaluated.
         task_rows: (Q,) test rows of each task.
@@ -78,6 +81,8 @@ class History(NamedTuple):
     regret: np.ndarray
     cumulative_regret: np.ndarray
     kl: np.ndarray
+    excess_loss: np.ndarray
+    kl_from_expert: np.ndarray
     R: dict[str, np.ndarray]
     task_rows: np.ndarray
     provenance: Provenance
@@ -134,6 +139,8 @@ def build_history(
             regret=none,
             cumulative_regret=none,
             kl=none,
+            excess_loss=none,
+            kl_from_expert=none,
             R={},
             task_rows=none,
         )
@@ -153,6 +160,8 @@ def build_history(
         regret=kept.regret,
         cumulative_regret=cumulative_regret(kept.regret),
         kl=kept.kl,
+        excess_loss=kept.excess_loss,
+        kl_from_expert=kept.kl_from_expert,
         R={name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {},
         task_rows=np.asarray(test.rows_of_task, dtype=int),
         confusion=np.zeros((0, 0, 0), int) if kept.confusion is None else kept.confusion,

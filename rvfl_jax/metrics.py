@@ -8,6 +8,7 @@ stream as well. Equation numbers are the paper's.
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import rel_entr
@@ -154,8 +155,39 @@ def squared_loss(scores: Array, targets: Array) -> Array:
     return jnp.sum(((scores - targets) / len(targets)) ** 2)
 
 
-def regret(scores: Array, expert_scores: Array, targets: Array) -> Array:
-    """Squared loss of the learner minus that of the offline expert, eq. (34).
+def regret(scores: Array, targets: Array) -> Array:
+    """Squared distance || (sum_l softmax(scores_l) - L Y) / (L n) ||_F^2 of eq. (34).
+
+    The division by n is inside the norm, as printed, so that it falls with the rows of the test
+    set. Add it up over t for the cumulative regret.
+
+    Args:
+        scores: (L, n, m) raw scores D_l theta_l of every sub-learner.
+        targets: (n, m) one-hot.
+
+    Returns:
+        Scalar.
+    """
+    return squared_loss(jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0), targets)
+
+
+def kl(scores: Array, targets: Array) -> Array:
+    """Divergence 1/n sum Y ln(L Y / sum_l softmax(scores_l)) of eq. (35), in nats.
+
+    Where Y is 0 nothing is added.
+
+    Args:
+        scores: (L, n, m) raw scores of every sub-learner.
+        targets: (n, m) one-hot, or probabilities.
+
+    Returns:
+        Scalar.
+    """
+    return kl_divergence(targets, jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0))
+
+
+def excess_loss(scores: Array, expert_scores: Array, targets: Array) -> Array:
+    """Squared loss of raw scores minus that of the offline expert's; no equation of the paper.
 
     Args:
         scores: (n, m) raw scores, mean over sub-learners.
@@ -168,14 +200,14 @@ def regret(scores: Array, expert_scores: Array, targets: Array) -> Array:
     return squared_loss(scores, targets) - squared_loss(expert_scores, targets)
 
 
-def kl_divergence(expert: Array, learner: Array) -> Array:
-    """Mean over rows of sum_c p_c log(p_c / q_c), KL(t) of eq. (35), in nats.
+def kl_divergence(p: Array, q: Array) -> Array:
+    """Mean over rows of sum_c p_c ln(p_c / q_c), in nats.
 
     Args:
-        expert: (n, m) probabilities p of the offline expert.
-        learner: (n, m) probabilities q of the learner.
+        p: (n, m) probabilities, such as those of the offline expert.
+        q: (n, m) probabilities of the learner.
     """
-    return jnp.mean(jnp.sum(rel_entr(expert, learner), axis=-1))
+    return jnp.mean(jnp.sum(rel_entr(p, q), axis=-1))
 
 
 def expected_calibration_error(probabilities: Any, columns: Any, *, num_bins: int = 15) -> float:

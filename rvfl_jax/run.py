@@ -130,9 +130,9 @@ def run_stream(
         test: (X, y) with labels in the stream's own terms, or None.
         evaluate: when to look at the test set: "batch", "task" (at task ends), "never",
             or an integer E for every E batches and at the end.
-        expert: reference of regret and KL: "offline" fits it (if the method has one), an
-            (L, n, m) array is taken as the result of `offline_scores`, None leaves both
-            NaN.
+        expert: reference of excess loss and divergence: "offline" fits it (if the method has
+            one), an (L, n, m) array is taken as the result of `offline_scores`, None leaves
+            both NaN.
         guesses: whether each batch is guessed before it is learned. False leaves the
             prequential figures NaN; a learner in information form with a constant k then
             only adds up, and decides where the test set is looked at and at the end.

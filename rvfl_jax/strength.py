@@ -5,8 +5,8 @@ With Q = D eta_t D^T, where eta_t is the variable learning rate of the previous 
 
     k = kappa (Tr[(Q + sigma I)^-1] / b)^-1,                                      eq. (29)
 
-once with D = D_{t+1} for the penalty that it adds and, in the literal Algorithm 2, once
-with D = D_t for the penalty that it takes out again.
+once with D = D_{t+1} for the penalty that it adds and, in Algorithm 2 as printed, once more
+with D = D_t for the penalty of the batch that it learns.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from rvfl_jax.checks import is_traced, one_of, per_layer
 from rvfl_jax.linalg import inverse_factor, symmetrise
 from rvfl_jax.types import Array
 
-ESTIMATORS = ("inverse_trace", "trace", "random_diagonal")
+ESTIMATORS = ("inverse_trace", "trace", "random_diagonal", "random_variance")
 
 
 @jax.tree_util.register_dataclass
@@ -65,11 +65,18 @@ def adaptive_k(
     Args:
         kappa: scale, at least 0; a scalar or one per layer. May be traced.
         sigma: noise level, at least 0; a scalar or one per layer. May be traced.
-        estimator: "inverse_trace" is eq. (29); "trace" is kappa Tr[Q] / b;
-            "random_diagonal" is kappa times the diagonal element of Q at a random row.
-        reuse_k: False is the literal Algorithm 2, which estimates the strength of the
-            batch being learned anew and so does not take out exactly what it had added.
-            True takes out what was added; theta then satisfies the closed form
+        estimator: "inverse_trace" is eq. (29). Two others stand below eq. (28): "trace" is
+            kappa Tr[Q] / b, and "random_diagonal" (random_pick there) is kappa divided by the
+            diagonal element of (Q + sigma I)^-1 at a random row. "random_variance" is ours,
+            kappa times the diagonal element of Q at a random row, which inverts nothing.
+        reuse_k: False is Algorithm 2 as printed, which estimates the strength of the batch
+            being learned anew, k_t, where eta holds the k_added of the step before. Every
+            Gram enters eta_dagger once and whole; the difference stands in theta alone,
+            which is the ridge solution with part of the learner's own guess taught back,
+
+                theta_{t+1} = eta_{t+1} sum_{i<=t} D_i^T (Y_i + (k_i - k_added,i) D_i theta_i).
+
+            True sets k_t to k_added; theta then satisfies the closed form
 
                 theta_{t+1} = (lambda I + sum_{i<=t} D_i^T D_i
                                + k_{t+1} D_{t+1}^T D_{t+1})^-1 sum_{i<=t} D_i^T Y_i.
@@ -107,7 +114,7 @@ def is_ridge(strength: Strength) -> bool:
 
 def is_random(strength: Strength) -> bool:
     """Whether estimating k takes a PRNG key."""
-    return isinstance(strength, AdaptiveK) and strength.estimator == "random_diagonal"
+    return isinstance(strength, AdaptiveK) and strength.estimator.startswith("random")
 
 
 def estimates(strength: Strength) -> bool:
@@ -122,7 +129,7 @@ def estimate_k(strength: AdaptiveK, Q: Array, valid: Array, key: Array | None) -
         strength: scalar kappa and sigma.
         Q: (b, b) = D eta_t D^T, zero in the rows and columns of padding.
         valid: (b,) True for rows that count.
-        key: PRNG key; only "random_diagonal" needs one.
+        key: PRNG key; only the random estimators need one.
 
     Returns:
         Scalar k; 0 for a batch without rows.
@@ -135,18 +142,26 @@ def estimate_k(strength: AdaptiveK, Q: Array, valid: Array, key: Array | None) -
     else:
         assert key is not None
         row = jax.random.categorical(key, jnp.where(valid, 0.0, -jnp.inf))
-        k = strength.kappa * Q[row, row]
+        if strength.estimator == "random_diagonal":
+            k = strength.kappa / inverse_diagonal(Q, valid, strength.sigma)[row]
+        else:
+            k = strength.kappa * Q[row, row]
     return jnp.where(rows > 0, k, 0.0)
 
 
-def inverse_trace(Q: Array, valid: Array, sigma: Array | float) -> Array:
-    """Tr[(Q + sigma I)^-1] over the rows that count; 1 when there are none.
+def inverse_diagonal(Q: Array, valid: Array, sigma: Array | float) -> Array:
+    """(b,) diagonal of (Q + sigma I)^-1; of rows that do not count, anything finite.
 
     Padding gets a unit diagonal, so that neither it nor sigma = 0 makes the factor fail.
     """
     X = inverse_factor(symmetrise(Q) + jnp.diag(jnp.where(valid, sigma, 1.0)))
-    columns = jnp.sum(X**2, axis=0)
-    return jnp.where(jnp.any(valid), jnp.sum(jnp.where(valid, columns, 0.0)), 1.0)
+    return jnp.sum(X**2, axis=0)
+
+
+def inverse_trace(Q: Array, valid: Array, sigma: Array | float) -> Array:
+    """Tr[(Q + sigma I)^-1] over the rows that count; 1 when there are none."""
+    diagonal = inverse_diagonal(Q, valid, sigma)
+    return jnp.where(jnp.any(valid), jnp.sum(jnp.where(valid, diagonal, 0.0)), 1.0)
 
 
 def sigma_share(strength: Strength, k: Array) -> Array:
@@ -156,23 +171,22 @@ def sigma_share(strength: Strength, k: Array) -> Array:
     return jnp.where(k > 0, strength.kappa * strength.sigma / k, 0.0)
 
 
-def gram_weight(
-    strength: Strength, k_added: Array, k_t: Array, skip: Array | None
-) -> Array | float:
-    """How often the Gram of the batch being learned stays inside eta_dagger.
+def taught_targets(strength: Strength, Y: Array, V: Array, k_added: Array, k_t: Array) -> Array:
+    """What eq. (27) teaches of a batch: Y + (k_t - k_added) V, as printed; Y with a reused k.
 
-    Once, if what was added is taken out again. Algorithm 2 takes out k_t instead of the
-    k that it had added, and leaves 1 + k_added - k_t; of a batch that nobody announced
-    nothing is taken out.
+    Eq. (27) takes out k_t D_t^T D_t theta_t where eta_t holds k_added D_t^T D_t. Multiplied by
+    eta_{t+1}^-1 = eta_t^-1 + (1 - k_added) D_t^T D_t + k_{t+1} D_{t+1}^T D_{t+1} it says
+
+        eta_{t+1}^-1 theta_{t+1} = eta_t^-1 theta_t + D_t^T (Y_t + (k_t - k_added) D_t theta_t).
 
     Args:
         strength: of the forward term.
-        k_added: scalar, what the previous step put on this batch; 0 if not announced.
+        Y: (b, m) weighted targets.
+        V: (b, m) weighted guess D_t theta_t.
+        k_added: scalar, what the step before put on this batch; 0 if nobody announced it, and
+            then nothing is taken out.
         k_t: scalar, what Algorithm 2 estimates for it now.
-        skip: True on the first batch of the paper's cold start, whose Gram never enters;
-            None where the cold start is exact.
     """
-    weight: Array | float = 1.0
-    if estimates(strength):
-        weight = 1.0 + jnp.where(k_added > 0, k_added - k_t, 0.0)
-    return weight if skip is None else jnp.where(skip, 0.0, weight)
+    if not estimates(strength):
+        return Y
+    return Y + jnp.where(k_added > 0, k_t - k_added, 0.0) * V

@@ -37,7 +37,7 @@ def check_runs(mesh):
         for name in ("W", "theta", "eta_dagger", "eta", "theta_ridge"):
             got, expected = getattr(many.state, name), getattr(one.state, name)
             assert relative_error(got, expected) <= tolerances.SHARDED, (layout, name)
-        for name in ("prequential_loss", "cumulative_regret", "kl", "k_next"):
+        for name in ("prequential_loss", "cumulative_regret", "kl", "excess_loss", "k_next"):
             got, expected = getattr(many.history, name), getattr(one.history, name)
             if not expected.any():
                 assert not got.any()

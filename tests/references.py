@@ -1,9 +1,15 @@
-"""Independent solutions in dense float64 NumPy, written from the equations alone.
+"""The paper's equations as the tests ask for them, and what else is checked against NumPy.
 
-Nothing here imports the package: what is compared with these must not share their code.
+Algorithms, closed forms and metrics are those of `tests.paper`, which was written from the paper
+alone. Nothing here imports the package: what is compared with these must not share their code.
 """
 
 import numpy as np
+
+from tests import paper
+from tests.paper import softmax
+
+__all__ = ["softmax"]
 
 ACTIVATIONS = {
     "relu": lambda z: np.maximum(z, 0),
@@ -15,85 +21,60 @@ ACTIVATIONS = {
 
 
 def features(W, X, activation="relu"):
-    """Eq. (2)-(3), literally: H_0 = 0, H_l = g([H_{l-1} | X] W_l), D_l = [H_l | X]."""
-    W, X = np.asarray(W, float), np.asarray(X, float)
-    H = np.zeros((len(X), W.shape[2]))
-    D = []
-    for W_l in W:
-        H = ACTIVATIONS[activation](np.hstack([H, X]) @ W_l)
-        D.append(np.hstack([H, X]))
-    return np.stack(D)
+    """(L, n, N + s) of eq. (2)-(3) for weights stacked as (L, N + s, N).
+
+    The first layer sees no hidden features: the first N rows of its weights stand for H_0 = 0.
+    """
+    W = np.asarray(W, float)
+    nodes = W.shape[2]
+    layers = [W[0][nodes:], *W[1:]]
+    return np.stack(paper.features(layers, X, ACTIVATIONS[activation]))
 
 
 def ridge_solution(D, Y, ridge, weight=None):
-    """Eq. (5) with row weights: (D^T diag(w) D + lambda I)^-1 D^T diag(w) Y."""
-    w = np.ones(len(D)) if weight is None else np.asarray(weight, float)
-    gram = D.T @ (w[:, None] * D) + ridge * np.eye(D.shape[1])
-    return np.linalg.solve(gram, D.T @ (w[:, None] * Y))
-
-
-def strength(D, eta, kappa, sigma):
-    """Eq. (29)."""
-    Q = D @ eta @ D.T
-    return kappa / (np.trace(np.linalg.inv(Q + sigma * np.eye(len(D)))) / len(D))
-
-
-def strength_by_trace(D, eta, kappa):
-    """The trace estimator of the paper."""
-    return kappa * np.trace(D @ eta @ D.T) / len(D)
+    """Eq. (5) with row weights, which scale rows by their roots."""
+    root = np.sqrt(np.ones(len(D)) if weight is None else np.asarray(weight, float))[:, None]
+    return paper.offline_primal(root * D, root * Y, ridge)
 
 
 def literal_algorithm(
-    batches, ridge, *, k=None, kappa=1.0, sigma=1e-5, cold_start="exact", reuse_k=False
+    batches, ridge, *, k=None, kappa=1.0, sigma=1e-5, cold_start="exact", reuse_k=False, **estimator
 ):
     """Algorithm 1 (k given) and Algorithm 2 (k None) for one sub-learner, as printed.
 
-    Works on eta and eta_dagger by explicit inverses. `batches` is a list of (D, Y) with
-    rows already weighted and padding removed; the last batch has no successor. Yields
-    theta, eta_dagger, eta, k_t, k_next after each step.
+    `batches` is a list of (D, Y) with rows already weighted and padding removed; the last batch
+    has no successor. Yields theta, eta_dagger, eta, k_t, k_next after each step.
     """
-    d, m = batches[0][0].shape[1], batches[0][1].shape[1]
-    eta = np.eye(d) / ridge
-    theta = np.zeros((d, m))
-    announced = 0.0
-    for t, (D, Y) in enumerate(batches):
-        D_next = batches[t + 1][0] if t + 1 < len(batches) else np.zeros((0, d))
-        if k is None:
-            k_next = strength(D_next, eta, kappa, sigma) if len(D_next) else 0.0
-            k_t = announced if reuse_k else strength(D, eta, kappa, sigma)
-        else:
-            k_next, k_t = (k if len(D_next) else 0.0), k
-        if t == 0 and cold_start == "paper":
-            eta_dagger = np.eye(d) / ridge
-        elif t == 0:
-            eta_dagger = np.linalg.inv(ridge * np.eye(d) + D.T @ D)
-        else:
-            eta_dagger = np.linalg.inv(np.linalg.inv(eta) + (1 - k_t) * D.T @ D)
-        previous = np.linalg.inv(eta)
-        eta = np.linalg.inv(np.linalg.inv(eta_dagger) + k_next * D_next.T @ D_next)
-        theta = theta + eta @ (D.T @ Y - (np.linalg.inv(eta) - previous) @ theta)
-        announced = k_next
-        yield theta, eta_dagger, eta, k_t, k_next
+    literal_start = cold_start == "paper"
+    last = len(batches) - 1
+    if k is not None:
+        steps = paper.algorithm_1(batches, ridge, k, literal_start=literal_start)
+        strengths = [(k, 0.0 if t == last else k) for t in range(len(batches))]
+    else:
+        algorithm = paper.algorithm_2_reusing if reuse_k else paper.algorithm_2
+        # Where batch 1's Gram enters, k_2 is estimated before it does.
+        steps = algorithm(
+            batches,
+            ridge,
+            kappa,
+            sigma,
+            literal_start=literal_start,
+            k_eta_at_start="eta_0",
+            **estimator,
+        )
+        strengths = [(step["k_t"], step["k_next"]) for step in steps]
+    for step, strength in zip(steps, strengths, strict=True):
+        yield (step["theta"], step["eta_dagger"], step["eta"], *strength)
 
 
 def closed_form(batches, ridge, t, k_next, *, cold_start="exact"):
     """Theorems 1-3 after step t (from 0), from all data at once."""
-    d = batches[0][0].shape[1]
-    A = ridge * np.eye(d)
-    for D, _ in batches[1 if cold_start == "paper" else 0 : t + 1]:
-        A = A + D.T @ D
-    if t + 1 < len(batches):
-        A = A + k_next * batches[t + 1][0].T @ batches[t + 1][0]
-    B = sum(D.T @ Y for D, Y in batches[: t + 1])
-    return np.linalg.solve(A, B)
-
-
-def softmax(z):
-    e = np.exp(z - z.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
+    upcoming = batches[t + 1][0] if t + 1 < len(batches) else None
+    return paper.closed_form(batches, ridge, t + 1, k_next, upcoming, cold_start == "paper")
 
 
 def relative_error(got, want):
+    """Largest difference, relative to the largest entry."""
     got, want = np.asarray(got, float), np.asarray(want, float)
     assert got.shape == want.shape, (got.shape, want.shape)
     return np.max(np.abs(got - want)) / np.max(np.abs(want))

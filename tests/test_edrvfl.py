@@ -1,6 +1,7 @@
 """The learner against dense references at every t, and what it must leave alone."""
 
 import functools
+from itertools import pairwise
 
 import jax
 import jax.extend
@@ -41,7 +42,7 @@ def walk(k, stream, *, static_k=False, **options):
     else:
         init, step_k = compiled(**options)
         step = functools.partial(step_k, k)
-        if isinstance(k, rvfl_jax.strength.AdaptiveK) and k.estimator == "random_diagonal":
+        if isinstance(k, rvfl_jax.strength.AdaptiveK) and k.estimator.startswith("random"):
             init = make(k, **options).init
     state = init(jax.random.key(0), stream.X.shape[-1], m)
     for t in range(T):
@@ -64,16 +65,19 @@ def batches_of(stream, state, layer, activation="relu"):
 def check_against_literal(steps, stream, num_layers, **algorithm):
     for layer in range(num_layers):
         batches = batches_of(stream, steps[0][0], layer)
-        literal = references.literal_algorithm(batches, LAMBDA, **algorithm)
-        for (state, info), want in zip(steps, literal, strict=True):
-            theta, eta_dagger, eta, k_t, k_next = want
-            assert references.relative_error(state.theta[layer], theta) <= tolerances.CLOSED_FORM
-            error = references.relative_error(state.eta_dagger[layer], eta_dagger)
-            assert error <= tolerances.CLOSED_FORM
-            assert references.relative_error(state.eta[layer], eta) <= tolerances.CLOSED_FORM
-            np.testing.assert_allclose(info.k_next[layer], k_next, rtol=tolerances.CLOSED_FORM)
-            np.testing.assert_allclose(info.k_t[layer], k_t, rtol=tolerances.CLOSED_FORM)
-            assert bool(info.healthy[layer])
+        check_layer(steps, references.literal_algorithm(batches, LAMBDA, **algorithm), layer)
+
+
+def check_layer(steps, literal, layer):
+    for (state, info), want in zip(steps, literal, strict=True):
+        theta, eta_dagger, eta, k_t, k_next = want
+        assert references.relative_error(state.theta[layer], theta) <= tolerances.CLOSED_FORM
+        error = references.relative_error(state.eta_dagger[layer], eta_dagger)
+        assert error <= tolerances.CLOSED_FORM
+        assert references.relative_error(state.eta[layer], eta) <= tolerances.CLOSED_FORM
+        np.testing.assert_allclose(info.k_next[layer], k_next, rtol=tolerances.CLOSED_FORM)
+        np.testing.assert_allclose(info.k_t[layer], k_t, rtol=tolerances.CLOSED_FORM)
+        assert bool(info.healthy[layer])
 
 
 @pytest.fixture(autouse=True)
@@ -93,9 +97,9 @@ def check_closed_form(steps, stream, num_layers, cold_start):
             assert error <= tolerances.CLOSED_FORM, (t, layer)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", EVERY_SOLVER)
 @pytest.mark.parametrize("cold_start", ["exact", "paper"])
-def test_constant_k_equals_the_literal_algorithm_1_and_its_closed_form(cold_start, solver):
+def test_constant_k_is_algorithm_1_and_has_its_closed_form(cold_start, solver):
     """theta, eta_dagger and eta at every t, weighted and ragged."""
     stream = reweighted(ragged_stream())
     for k in (0.0, 1.0, 1.414):
@@ -103,42 +107,99 @@ def test_constant_k_equals_the_literal_algorithm_1_and_its_closed_form(cold_star
         check_against_literal(steps, stream, 3, k=k, cold_start=cold_start)
         assert [float(info.k_next[0]) for _, info in steps] == [k] * 8 + [0.0]
         check_closed_form(steps, stream, 3, cold_start)
+        if solver == "square_root":
+            for state, _ in steps:
+                R = np.asarray(state.root)
+                A = np.swapaxes(R, 1, 2) @ R
+                inverse = np.linalg.inv(np.asarray(state.eta_dagger))
+                assert references.relative_error(A, inverse) <= tolerances.CLOSED_FORM
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("cold_start", ["exact", "paper"])
-@pytest.mark.parametrize("reuse_k", [False, True])
-@pytest.mark.parametrize("rows", [97, pytest.param(400, marks=pytest.mark.slow)])
-def test_adaptive_k_equals_the_literal_algorithm_2(rows, reuse_k, cold_start, solver):
-    """With 400 rows batches are longer than the 15 features, the wide form of eq. (29)."""
-    k = rvfl_jax.adaptive_k(kappa=0.7, sigma=0.2, reuse_k=reuse_k)
-    stream = ragged_stream(rows)
-    steps = list(walk(k, stream, num_layers=3, cold_start=cold_start, solver=solver))
-    algorithm = {"kappa": 0.7, "sigma": 0.2, "cold_start": cold_start, "reuse_k": reuse_k}
-    check_against_literal(steps, stream, 3, **algorithm)
+def rows_picked(t, layer, num_layers, stream):
+    """What the random estimators pick at step t (from 1) for the batches in hand and announced."""
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(0), t - 1), (2, num_layers))
+    picked = {}
+    for key, at, which in ((keys[0], t - 1, "t"), (keys[1], t % len(stream.X), "next")):
+        logits = jnp.where(stream.weight[at] > 0, 0.0, -jnp.inf)
+        picked[which] = int(jax.random.categorical(key[layer], logits))
+    return picked
+
+
+def check_algorithm_2(stream, num_layers, *, estimator, reuse_k, cold_start, solver, **numbers):
+    k = rvfl_jax.adaptive_k(**numbers, estimator=estimator, reuse_k=reuse_k)
+    options = {"num_layers": num_layers, "cold_start": cold_start, "solver": solver}
+    steps = list(walk(k, stream, **options))
+    for layer in range(num_layers):
+        literal = references.literal_algorithm(
+            batches_of(stream, steps[0][0], layer),
+            LAMBDA,
+            **numbers,
+            cold_start=cold_start,
+            reuse_k=reuse_k,
+            estimator={"random_diagonal": "random_pick"}.get(estimator, estimator),
+            pick=lambda t, which, b, layer=layer: rows_picked(t, layer, num_layers, stream)[which],
+        )
+        check_layer(steps, literal, layer)
     if reuse_k:
-        check_closed_form(steps, stream, 3, cold_start)
+        check_closed_form(steps, stream, num_layers, cold_start)
+    return steps
 
 
-@pytest.mark.parametrize("constant", [True, False], ids=["constant", "adaptive"])
-def test_square_root_form_equals_the_literal_algorithm(constant):
-    """eta_dagger, eta and theta at every t, weighted and ragged."""
-    stream = reweighted(ragged_stream())
-    for k in (0.0, 1.0, 1.414) if constant else (rvfl_jax.adaptive_k(2.0, 0.1, reuse_k=True),):
-        steps = list(walk(k, stream, num_layers=2, solver="square_root"))
-        algorithm = {"k": k} if constant else {"kappa": 2.0, "sigma": 0.1, "reuse_k": True}
-        check_against_literal(steps, stream, 2, **algorithm)
-        for state, _ in steps:
-            R = np.asarray(state.root)
-            A = np.swapaxes(R, 1, 2) @ R
-            inverse = np.linalg.inv(np.asarray(state.eta_dagger))
-            assert references.relative_error(A, inverse) <= tolerances.CLOSED_FORM
+@pytest.mark.parametrize("solver", EVERY_SOLVER)
+@pytest.mark.parametrize("cold_start", ["exact", "paper"])
+@pytest.mark.parametrize("reuse_k", [False, True], ids=["printed", "reused"])
+def test_adaptive_k_is_algorithm_2(reuse_k, cold_start, solver):
+    """Batches of 11 rows with 15 features, so that k does not collapse."""
+    steps = check_algorithm_2(
+        ragged_stream(),
+        3,
+        kappa=0.7,
+        sigma=0.2,
+        estimator="inverse_trace",
+        reuse_k=reuse_k,
+        cold_start=cold_start,
+        solver=solver,
+    )
+    differ = [
+        float(abs(info.k_t - before.k_next).max()) for (_, before), (_, info) in pairwise(steps)
+    ]
+    assert (max(differ) == 0) is reuse_k, "the printed strengths are two, the reused one"
 
 
-@pytest.mark.parametrize("change", [{"cold_start": "paper"}, {"k": rvfl_jax.adaptive_k()}])
-def test_square_root_form_rejects_what_takes_out_more_than_it_added(change):
-    with pytest.raises(ValueError, match="square_root"):
-        make(**({"k": 1.0} | change), solver="square_root")
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", EVERY_SOLVER)
+@pytest.mark.parametrize("cold_start", ["exact", "paper"])
+@pytest.mark.parametrize("reuse_k", [False, True], ids=["printed", "reused"])
+@pytest.mark.parametrize("num_layers", [1, 3])
+@pytest.mark.parametrize("rows", [97, 400])
+@pytest.mark.parametrize("estimator", ["inverse_trace", "trace", "random_diagonal"])
+def test_every_estimator_is_algorithm_2(estimator, rows, num_layers, reuse_k, cold_start, solver):
+    """With 400 rows batches are longer than the 15 features, the wide form of eq. (29)."""
+    check_algorithm_2(
+        reweighted(ragged_stream(rows)),
+        num_layers,
+        kappa=0.3,
+        sigma=0.2,
+        estimator=estimator,
+        reuse_k=reuse_k,
+        cold_start=cold_start,
+        solver=solver,
+    )
+
+
+@pytest.mark.parametrize("solver", EVERY_SOLVER)
+@pytest.mark.parametrize("estimator", ["trace", "random_diagonal"])
+def test_the_other_estimators_are_those_below_equation_28(estimator, solver):
+    check_algorithm_2(
+        ragged_stream(),
+        1,
+        kappa=0.3,
+        sigma=0.2,
+        estimator=estimator,
+        reuse_k=False,
+        cold_start="paper",
+        solver=solver,
+    )
 
 
 def test_solver_auto_takes_the_information_form_for_long_batches():
@@ -192,21 +253,9 @@ def test_layers_may_have_their_own_kappa_and_sigma(stream):
             assert references.relative_error(state.theta[layer], theta) <= tolerances.CLOSED_FORM
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_trace_estimator(stream, solver):
-    k = rvfl_jax.adaptive_k(2.0, estimator="trace", reuse_k=True)
-    eta = np.eye(15) / LAMBDA
-    for t, (state, info) in enumerate(walk(k, stream, solver=solver)):
-        batches = batches_of(stream, state, 0)
-        if t + 1 < len(batches):
-            want = references.strength_by_trace(batches[t + 1][0], eta, 2.0)
-            np.testing.assert_allclose(info.k_next[0], want, rtol=tolerances.CLOSED_FORM)
-        eta = np.asarray(state.eta[0])
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_random_diagonal_estimator_picks_an_element_of_a_real_row(stream, solver):
-    k = rvfl_jax.adaptive_k(2.0, estimator="random_diagonal", reuse_k=True)
+@pytest.mark.parametrize("solver", EVERY_SOLVER)
+def test_random_variance_estimator_picks_an_element_of_a_real_row(stream, solver):
+    k = rvfl_jax.adaptive_k(2.0, estimator="random_variance", reuse_k=True)
     eta, picked = np.eye(15) / LAMBDA, set()
     for t, (state, info) in enumerate(walk(k, stream, solver=solver)):
         batches = batches_of(stream, state, 0)
@@ -291,8 +340,6 @@ def nothing(key, shape, dtype):
 @pytest.mark.parametrize("solver", EVERY_SOLVER)
 @pytest.mark.parametrize("k", [1.0, rvfl_jax.adaptive_k(sigma=0.1)], ids=["forward", "bayes"])
 def test_padding_that_holds_nan_changes_no_bit(stream, k, solver):
-    if solver == "square_root" and k != 1.0:
-        k = rvfl_jax.adaptive_k(sigma=0.1, reuse_k=True)
     padding = (stream.weight == 0)[..., None]
     assert padding.any()
     poisoned = stream._replace(X=np.where(padding, np.nan, stream.X))
@@ -308,8 +355,6 @@ def test_padding_that_holds_nan_changes_no_bit(stream, k, solver):
 @pytest.mark.parametrize("solver", EVERY_SOLVER)
 @pytest.mark.parametrize("k", [0.0, 1.0, rvfl_jax.adaptive_k(sigma=0.1)], ids=str)
 def test_a_batch_without_rows_changes_no_bit(stream, k, solver):
-    if solver == "square_root" and k not in (0.0, 1.0):
-        k = rvfl_jax.adaptive_k(sigma=0.1, reuse_k=True)
     _, step = compiled(num_layers=2, solver=solver)
     nothing = np.zeros(stream.X.shape[1])
     nan = np.full(stream.X.shape[1:], np.nan)

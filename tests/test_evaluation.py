@@ -39,7 +39,7 @@ def assert_same_looks(got, want):
         np.testing.assert_allclose(got.accuracy[name], want.accuracy[name])
         np.testing.assert_allclose(got.task_accuracy[name], want.task_accuracy[name])
     np.testing.assert_allclose(got.learner_accuracy, want.learner_accuracy)
-    for name in ("regret", "kl"):
+    for name in ("regret", "kl", "excess_loss", "kl_from_expert"):
         difference = np.abs(getattr(got, name) - getattr(want, name))
         assert difference.max() <= tolerances.REORDERED, name
 

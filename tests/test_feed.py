@@ -67,17 +67,20 @@ def test_the_test_set_is_looked_at_as_often_as_asked(learner):
             read.accuracy["class_incremental"], whole.history.accuracy["class_incremental"][at]
         )
         assert read.R == {}
-        assert np.isnan(read.regret).all()
+        np.testing.assert_array_equal(read.regret, whole.history.regret[at])
+        assert np.isnan(read.excess_loss).all()
 
 
-def test_scores_of_an_expert_give_the_regret(learner):
+def test_scores_of_an_expert_give_the_excess_loss(learner):
     stream = ragged_stream()
     test = blobs(40, seed=0)
     expert = rvfl_jax.offline_scores(learner, stream, test[0], key=KEY)
     whole = rvfl_jax.run_stream(learner, stream, key=KEY, test=test, expert=expert)
     options = options_of(stream, test=test, classes=stream.classes.tolist(), expert=expert)
     read = rvfl_jax.run_stream(learner, pairs_of(stream), **options)
-    np.testing.assert_allclose(read.history.regret, whole.history.regret, rtol=0, atol=1e-12)
+    for name in ("excess_loss", "kl_from_expert"):
+        got, want = (getattr(one.history, name) for one in (read, whole))
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)
 
 
 def test_lookahead_and_state_are_taken(learner):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rvfl_jax import metrics
-from tests import tolerances
+from tests import paper, tolerances
 
 R = [[0.9, 0.1, 0.0], [0.6, 0.8, 0.2], [0.5, 0.7, 0.9]]
 
@@ -81,14 +81,54 @@ def test_protocols():
     assert hits["task_id"].tolist() == [True, True, True, True]
 
 
-def test_regret_divides_inside_the_norm():
+def test_regret_and_kl_by_hand():
+    """Eqs. (34) and (35) for two sub-learners, two rows and three classes."""
+    # Softmax of these is (1/2, 1/4, 1/4), (1/5, 3/5, 1/5); and (1/4, 1/4, 1/2), (1/5, 2/5, 2/5).
+    scores = np.log([[[2.0, 1, 1], [1, 3, 1]], [[1.0, 1, 2], [1, 2, 2]]])
+    targets = np.array([[1.0, 0, 0], [0, 1, 0]])
+    # Sums over sub-learners: (3/4, 1/2, 3/4), (2/5, 1, 3/5); minus L Y, divided by L n = 4.
+    want = ((5 / 4) ** 2 + (1 / 2) ** 2 + (3 / 4) ** 2 + (2 / 5) ** 2 + 1**2 + (3 / 5) ** 2) / 16
+    np.testing.assert_allclose(metrics.regret(scores, targets), want, rtol=1e-6)
+    np.testing.assert_allclose(paper.regret(scores, targets), want, rtol=tolerances.FORMULA)
+    # Means are 3/8 and 1/2 for the true classes.
+    want = -(np.log(3 / 8) + np.log(1 / 2)) / 2
+    np.testing.assert_allclose(metrics.kl(scores, targets), want, rtol=1e-6)
+    np.testing.assert_allclose(paper.kl(scores, targets), want, rtol=tolerances.FORMULA)
+
+
+def test_regret_and_kl_are_those_of_the_transcription():
+    rng = np.random.default_rng(0)
+    scores, targets = rng.normal(size=(3, 7, 4)), np.eye(4)[rng.integers(4, size=7)]
+    with jax.enable_x64(True):
+        regret, kl = metrics.regret(scores, targets), metrics.kl(scores, targets)
+    np.testing.assert_allclose(regret, paper.regret(scores, targets), rtol=tolerances.FORMULA)
+    np.testing.assert_allclose(kl, paper.kl(scores, targets), rtol=tolerances.FORMULA)
+
+
+def test_matrix_metrics_are_those_of_the_transcription():
+    rng = np.random.default_rng(0)
+    R, R_ind = rng.uniform(size=(4, 4)), rng.uniform(size=4)
+    np.testing.assert_allclose(metrics.average_accuracy(R), paper.ACC(R))
+    np.testing.assert_allclose(metrics.backward_transfer(R), paper.BWT(R))
+    np.testing.assert_allclose(metrics.forward_transfer(R, R_ind), paper.FWT(R, R_ind))
+
+
+def test_what_gets_better_is_forgotten_less_than_nothing():
+    """The best accuracy so far is that of earlier tasks' ends, the present one left out."""
+    np.testing.assert_allclose(
+        metrics.forgetting([[0.5], [0.7, 0.9], [0.6, 0.95, 1.0]])[1:], [-0.2, 0.025]
+    )
+
+
+def test_excess_loss_divides_inside_the_norm():
     rng = np.random.default_rng(0)
     got, expert, targets = (rng.normal(size=(7, 3)) for _ in range(3))
     want = (((got - targets) / 7) ** 2).sum() - (((expert - targets) / 7) ** 2).sum()
-    np.testing.assert_allclose(metrics.regret(got, expert, targets), want, rtol=tolerances.FORMULA)
+    excess = metrics.excess_loss(got, expert, targets)
+    np.testing.assert_allclose(excess, want, rtol=tolerances.FORMULA)
 
 
-def test_kl():
+def test_kl_divergence():
     p = np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
     q = np.array([[0.25, 0.5, 0.25], [0.2, 0.3, 0.5]])
     np.testing.assert_allclose(

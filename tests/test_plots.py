@@ -154,11 +154,17 @@ def test_strength_paths_show_every_layer(run):
 
 
 def test_regret_and_divergence_have_an_axis_each(run):
-    axes = plots.regret_and_divergence(run)
-    left, right = axes.figure.axes
-    assert left is axes
-    np.testing.assert_array_equal(left.get_lines()[0].get_ydata(), run.history.regret)
-    np.testing.assert_array_equal(right.get_lines()[0].get_ydata(), run.history.kl)
+    for against, names in (
+        ("labels", ("regret", "kl")),
+        ("expert", ("excess_loss", "kl_from_expert")),
+    ):
+        axes = plots.regret_and_divergence(run, against=against)
+        left, right = axes.figure.axes
+        assert left is axes
+        for axis, name in zip((left, right), names, strict=True):
+            np.testing.assert_array_equal(
+                axis.get_lines()[0].get_ydata(), getattr(run.history, name)
+            )
 
 
 def test_confusion_over_time_shows_shares_of_each_class(run):
@@ -202,7 +208,12 @@ def test_pictures_draw_in_the_axes_they_are_given(run):
         ("accuracy_curve", {}, {"protocol": "class"}, "protocol: expected one of class_incr"),
         ("transfer_matrix", {"R": {}}, {}, "evaluated at every task end"),
         ("strength_paths", {"k_next": np.full((8, 3), np.nan)}, {}, "with forward strengths"),
-        ("regret_and_divergence", {"regret": np.full(8, np.nan)}, {}, "an expert to compare with"),
+        (
+            "regret_and_divergence",
+            {"excess_loss": np.full(8, np.nan)},
+            {"against": "expert"},
+            "an expert to compare with",
+        ),
         ("confusion_over_time", {"confusion": np.zeros((0, 0, 0))}, {}, "confusion=True"),
         (
             "confusion_over_time",

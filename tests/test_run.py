@@ -9,7 +9,7 @@ import pytest
 
 import rvfl_jax
 from rvfl_jax import metrics
-from tests import references, tolerances
+from tests import paper, references, tolerances
 from tests.compilations import counted_compilations
 from tests.streams import blobs, ragged_stream
 
@@ -102,12 +102,14 @@ def test_history_equals_plain_counting(stream):
             )
         alone = (scores.argmax(-1) == columns).mean(axis=1)
         np.testing.assert_allclose(history.learner_accuracy[t], alone, atol=tolerances.COUNTS)
-        regret = (((scores.mean(0) - targets) / 60) ** 2).sum() - (
+        np.testing.assert_allclose(history.regret[t], paper.regret(scores, targets))
+        np.testing.assert_allclose(history.kl[t], paper.kl(scores, targets))
+        excess = (((scores.mean(0) - targets) / 60) ** 2).sum() - (
             ((expert_scores.mean(0) - targets) / 60) ** 2
         ).sum()
-        np.testing.assert_allclose(history.regret[t], regret, atol=tolerances.CLOSED_FORM)
+        np.testing.assert_allclose(history.excess_loss[t], excess, atol=tolerances.CLOSED_FORM)
         kl = (expert_p * np.log(expert_p / p)).sum(1).mean()
-        np.testing.assert_allclose(history.kl[t], kl, atol=tolerances.CLOSED_FORM)
+        np.testing.assert_allclose(history.kl_from_expert[t], kl, atol=tolerances.CLOSED_FORM)
     assert np.array_equal(history.evaluated, np.arange(9))
     np.testing.assert_allclose(history.cumulative_regret, np.cumsum(history.regret))
     for name in metrics.PROTOCOLS:

@@ -39,7 +39,7 @@ def comparison_figure(result: "Comparison") -> Figure:
     curve.set(ylim=(0, 1.02), ylabel="accuracy on the whole test set, acc(t)")
     curve.set_xlabel("batches learned")
     curve.legend(loc="lower right", title="line: ensemble, band: sub-learners")
-    regret.set(ylabel="cumulative regret", title="against the offline expert")
+    regret.set(ylabel="cumulative regret, eq. (34)")
     axes = [curve, regret]
     if adaptive:
         axes.append(figure.add_subplot(grid[1, 1]))

@@ -117,25 +117,33 @@ def strength_paths(run: Run, *, axes: Any = None) -> Any:
     return axes
 
 
-def regret_and_divergence(run: Run, *, axes: Any = None) -> Any:
-    """Regret, eq. (34), and KL, eq. (35), against the offline expert, on twin axes.
+def regret_and_divergence(run: Run, *, against: str = "labels", axes: Any = None) -> Any:
+    """How far the answers are from the truth, or from the offline expert's, on twin axes.
 
     Args:
-        run: of `run_stream` with a test set and an expert.
+        run: of `run_stream` with a test set.
+        against: "labels" for regret(t), eq. (34), and KL(t), eq. (35); "expert" for the loss
+            beyond the offline expert's and the divergence from it.
         axes: to draw in, which are those of the regret; those of a new figure when None.
 
     Raises:
         ValueError: if the run had no expert to compare with.
     """
     history = _looked(run)
-    if not np.isfinite(history.regret).any():
+    if one_of("against", against, ("labels", "expert")) == "labels":
+        curves = (history.regret, "regret"), (history.kl, "KL")
+    else:
+        curves = (
+            (history.excess_loss, "loss beyond the expert's"),
+            (history.kl_from_expert, "KL from the expert, nats"),
+        )
+    if not np.isfinite(curves[0][0]).any():
         raise ValueError("run: expected one with an expert to compare with, got one without")
     axes = axes_or_new(axes, (7, 4.2))
     batches = history.evaluated + 1
     twin = axes.twinx()
-    for axis, curve, name, colour, dash in (
-        (axes, history.regret, "regret", COLOURS[0], "-"),
-        (twin, history.kl, "KL divergence", COLOURS[1], "--"),
+    for axis, (curve, name), colour, dash in zip(
+        (axes, twin), curves, COLOURS, ("-", "--"), strict=False
     ):
         axis.plot(batches, curve, color=colour, ls=dash, lw=1.8)
         axis.set_ylabel(f"{name} ({'solid' if dash == '-' else 'dashed'})", color=colour)

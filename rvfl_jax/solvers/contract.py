@@ -24,9 +24,9 @@ class Readout(NamedTuple):
     """One sub-learner between two steps, in the terms of the public state.
 
     Attributes:
-        eta_dagger: (d, d) inverse of A = lambda I + sum_i c_i D_i^T D_i.
+        eta_dagger: (d, d) inverse of A = lambda I + sum_i D_i^T D_i.
         eta: (d, d) inverse of A + k D_next^T D_next.
-        theta_ridge: (d, m) eta_dagger times B = sum_i D_i^T Y_i.
+        theta_ridge: (d, m) eta_dagger times B = sum_i D_i^T Y_i, Y_i as it was taught.
         theta: (d, m) eta B.
         k: scalar strength inside eta.
         root: (d, d) upper R with R^T R = A, for the square-root form; None for the others.
@@ -41,21 +41,23 @@ class Readout(NamedTuple):
 
 
 class Report(NamedTuple):
-    """One step of one sub-learner; scalars.
+    """One step of one sub-learner; all but `taught` are scalars.
 
     Attributes:
         k_t: strength of the batch that was learned.
         k_next: strength put on the announced batch.
         absorbed: False if the batch in hand left no trace.
-        announced: False if the announced batch has no forward term because of a failure.
-        weight: c, how often the Gram of the batch in hand stays inside.
+        sound: False if a strength could not be had; its term is then left out.
+        weight: 1, or 0 where the Gram of the batch in hand never enters.
+        taught: (b, m) see `rvfl_jax.strength.taught_targets`.
     """
 
     k_t: Array
     k_next: Array
     absorbed: Array
-    announced: Array
+    sound: Array
     weight: Array
+    taught: Array
 
 
 def look_ahead(M: Array, U: Array, k: Array) -> tuple[Array, Array, Array]:
@@ -72,6 +74,23 @@ def look_ahead(M: Array, U: Array, k: Array) -> tuple[Array, Array, Array]:
     V = shifted_solve(M, k, U)
     healthy = is_finite(V)
     return jnp.where(healthy, V, U), jnp.where(healthy, k, 0.0), healthy
+
+
+def gram_weight(skip: Array | None, like: Array) -> Array:
+    """1, or 0 for the first batch of the paper's cold start, whose Gram never enters.
+
+    Args:
+        skip: scalar truth; None where the cold start is exact.
+        like: gives the dtype.
+    """
+    one = jnp.ones((), like.dtype)
+    return one if skip is None else jnp.where(skip, 0.0, one)
+
+
+def finite_or(k: Array, instead: Array) -> tuple[Array, Array]:
+    """The strength and True, or `instead` and False where it could not be estimated."""
+    sound = jnp.isfinite(k)
+    return jnp.where(sound, k, instead), sound
 
 
 def strength_or_none(k: Array, upcoming: Batch) -> Array:

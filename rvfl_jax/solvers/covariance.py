@@ -6,8 +6,9 @@ With G = P D^T and M = D G of the batch in hand, and Phi = P B the ridge readout
     Phi   <- Phi + G (I + c M)^-1 (Y - c D Phi)
     theta  = Phi - k G' (I + k M')^-1 D' Phi         G', M' of the batch announced next
 
-by Woodbury's identity, where c says how often the batch's Gram stays inside (1 but for
-Algorithm 2 and the paper's cold start). eta is never formed: the G' and M' that give
+by Woodbury's identity, where c is 1 but for the first batch of the paper's cold start, whose
+Gram never enters. P knows nothing of k, kappa and sigma, so that a sweep over them shares it.
+eta is never formed: the G' and M' that give
 theta are those that absorb the batch at the next step, so a step costs two d x d x b
 products, 4 d^2 b flops. Of theta the scan carries only what the next guess needs,
 V' = D' theta = (I + k M')^-1 D' Phi, so that theta = Phi - k G' V' is formed where somebody
@@ -31,14 +32,16 @@ from rvfl_jax.linalg import (
     shifted_solve,
     symmetrise,
 )
-from rvfl_jax.solvers.contract import Batch, Readout, Report, look_ahead, strength_or_none
-from rvfl_jax.strength import (
-    ConstantK,
-    Strength,
-    estimate_k,
-    estimates,
+from rvfl_jax.solvers.contract import (
+    Batch,
+    Readout,
+    Report,
+    finite_or,
     gram_weight,
+    look_ahead,
+    strength_or_none,
 )
+from rvfl_jax.strength import ConstantK, Strength, estimate_k, estimates, taught_targets
 from rvfl_jax.types import Array
 
 
@@ -93,15 +96,12 @@ def advance(
         upcoming: the batch announced next.
         strength: scalar k, or scalar kappa and sigma.
         forward: False if k is known to be 0, which saves the forward term.
-        skip_gram: see `rvfl_jax.strength.gram_weight`.
+        skip_gram: True on the first batch of the paper's cold start, None where it is exact.
         keys: PRNG keys for the two estimates of k, or None.
     """
-    k_t = _strength_in_hand(carry, batch, strength, keys[0])
-    c = gram_weight(strength, carry.k, k_t, skip_gram)
-    if estimates(strength):
-        # Only here does c depend on k_t; else P must not, so that a sweep over k shares it.
-        usable = usable & jnp.isfinite(k_t)
-        c = jnp.where(usable, c, 0.0)
+    k_t, estimated = finite_or(_strength_in_hand(carry, batch, strength, keys[0]), carry.k)
+    Y = taught_targets(strength, Y, carry.V, carry.k, k_t)
+    c = gram_weight(skip_gram, carry.k)
     X = inverse_factor(identity_plus(c, carry.M))
     P, C, absorbed = _absorb(carry, Y, usable, X, c)
     Phi = carry.Phi + matmul_tn(carry.G, C)
@@ -112,7 +112,7 @@ def advance(
     V, announced = U, jnp.ones((), bool)
     if forward:
         V, k, announced = look_ahead(M, U, k)
-    report = Report(k_t, k, absorbed, announced, jnp.asarray(c, k.dtype))
+    report = Report(k_t, k, absorbed, announced & estimated, c, Y)
     return Carry(P, Phi, G, M, U, V, k, C), report
 
 
@@ -157,11 +157,13 @@ def followed_scores(followed: Followed, carry: Carry) -> Array:
 
 
 def _absorb(
-    carry: Carry, Y: Array, usable: Array, X: Array, c: Array | float
+    carry: Carry, Y: Array, usable: Array, X: Array, c: Array
 ) -> tuple[Array, Array, Array]:
-    residual = matmul(X, Y - c * carry.U)
-    healthy = usable & is_factor(X) & is_finite(residual)
-    X = jnp.where(healthy, X, 0.0)
+    # Targets may depend on kappa and sigma, and P must not: it looks at the factor alone.
+    factored = usable & is_factor(X)
+    X = jnp.where(factored, X, 0.0)
+    residual = matmul(X, jnp.where(factored, Y - c * carry.U, 0.0))
+    healthy = factored & is_finite(residual)
     C = matmul_tn(X, jnp.where(healthy, residual, 0.0))
     S = matmul_tn(carry.G, X.T)
     return carry.P - c * outer_square(S), C, healthy
@@ -181,7 +183,7 @@ def _strength_announced(
     carry: Carry,
     M: Array,
     X: Array,
-    c: Array | float,
+    c: Array,
     upcoming: Batch,
     strength: Strength,
     key: Array | None,

@@ -1,6 +1,6 @@
-"""The information form: A = lambda I + sum_i c_i D_i^T D_i and B = sum_i D_i^T Y_i.
+"""The information form: A = lambda I + sum_i D_i^T D_i and B = sum_i D_i^T Y_i.
 
-    A <- A + c S,  B <- B + D^T Y,  theta = (A + k S')^-1 B,    S = D^T D
+    A <- A + S,  B <- B + D^T Y,  theta = (A + k S')^-1 B,    S = D^T D
 
 with the Gram S' of the announced batch kept for the next step, which absorbs it. A step
 costs d^2 b + d^3 / 3 flops (plus triangular solves for m columns), which beats the
@@ -22,15 +22,22 @@ from rvfl_jax.linalg import (
     solve_lower,
     spd_inverse,
 )
-from rvfl_jax.solvers.contract import Batch, Readout, Report, strength_or_none
+from rvfl_jax.solvers.contract import (
+    Batch,
+    Readout,
+    Report,
+    finite_or,
+    gram_weight,
+    strength_or_none,
+)
 from rvfl_jax.strength import (
     AdaptiveK,
     ConstantK,
     Strength,
     estimate_k,
     estimates,
-    gram_weight,
     inverse_trace,
+    taught_targets,
 )
 from rvfl_jax.types import Array
 
@@ -74,12 +81,13 @@ def advance(
 ) -> tuple[Carry, Report]:
     """Learn the batch in hand and announce the next one; see `covariance.advance`."""
     del forward  # a vanishing k saves nothing here
-    k_t = _strength_in_hand(carry, batch, strength, keys[0])
-    c = gram_weight(strength, carry.k, k_t, skip_gram)
+    k_t, estimated = finite_or(_strength_in_hand(carry, batch, strength, keys[0]), carry.k)
+    Y = taught_targets(strength, Y, carry.V, carry.k, k_t)
+    c = gram_weight(skip_gram, carry.k)
     moment = matmul_tn(batch.D, Y)
     S = gram(upcoming.D)
     k = _strength_announced(carry, S, upcoming, strength, keys[1])
-    absorbable = usable & is_finite(moment) & jnp.isfinite(k_t) & _fits(carry.S)
+    absorbable = usable & is_finite(moment) & _fits(carry.S)
     announced = jnp.isfinite(k) & _fits(S)
     k = jnp.where(announced, k, 0.0)
     A = jnp.where(absorbable, carry.A + c * carry.S, carry.A)
@@ -93,7 +101,7 @@ def advance(
     )
     k = jnp.where(solved, k, 0.0)
     V = matmul(upcoming.D, decision)
-    report = Report(k_t, k, absorbable & solved, announced & solved, jnp.asarray(c, k.dtype))
+    report = Report(k_t, k, absorbable & solved, announced & estimated & solved, c, Y)
     return Carry(A, B, decision, R, S, V, k), report
 
 

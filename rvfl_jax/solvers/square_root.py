@@ -7,8 +7,8 @@ of the batch announced next. R has the square root of A's condition number, so f
 where the other forms need float64. A step costs 2 d^2 b flops of reflections, 2 d^2 m for Phi
 and, with a forward term, d^2 b for Q'.
 
-A QR update can only add. Algorithm 2 with `reuse_k=False` may take out more than it had put
-in, and the paper's cold start leaves out a Gram whose moment it keeps: neither has this form.
+A batch whose Gram never enters, the first of the paper's cold start, leaves R as it is and adds
+R^-T D^T Y to z.
 """
 
 from typing import NamedTuple
@@ -22,10 +22,26 @@ from rvfl_jax.linalg import (
     matmul,
     matmul_nt,
     matmul_tn,
+    shifted_solve,
     symmetrise,
 )
-from rvfl_jax.solvers.contract import Batch, Readout, Report, look_ahead, strength_or_none
-from rvfl_jax.strength import AdaptiveK, ConstantK, Strength, estimate_k
+from rvfl_jax.solvers.contract import (
+    Batch,
+    Readout,
+    Report,
+    finite_or,
+    gram_weight,
+    look_ahead,
+    strength_or_none,
+)
+from rvfl_jax.strength import (
+    AdaptiveK,
+    ConstantK,
+    Strength,
+    estimate_k,
+    estimates,
+    taught_targets,
+)
 from rvfl_jax.triangular import qr_update, solve_upper_transposed, solve_upper_triangular
 from rvfl_jax.types import Array
 
@@ -65,9 +81,14 @@ def advance(
     keys: tuple[Array | None, Array | None],
 ) -> tuple[Carry, Report]:
     """Learn the batch in hand and announce the next one; see `covariance.advance`."""
-    assert skip_gram is None
-    D, Y = jnp.where(usable, batch.D, 0.0), jnp.where(usable, Y, 0.0)
-    R, z = qr_update(carry.R, carry.z, D, Y)
+    k_t, estimated = finite_or(_strength_in_hand(carry, batch, strength, keys[0]), carry.k)
+    taught = taught_targets(strength, Y, carry.V, carry.k, k_t)
+    c = gram_weight(skip_gram, carry.k)
+    D, Y = jnp.where(usable, batch.D, 0.0), jnp.where(usable, taught, 0.0)
+    R, z = qr_update(carry.R, carry.z, c * D, c * Y)
+    if skip_gram is not None:
+        Q = solve_upper_transposed(carry.R, D.T)
+        z = jnp.where(skip_gram, carry.z + matmul(Q, Y), z)
     Phi = solve_upper_triangular(R, z)
     solved = is_finite(jnp.diag(R)) & is_finite(Phi)
     R, z, Phi = (
@@ -79,8 +100,7 @@ def advance(
         k = _strength_announced(carry, upcoming, strength, keys[1])
         Q = solve_upper_transposed(R, upcoming.D.T)
         V, k, announced = look_ahead(matmul_tn(Q, Q), U, k)
-    k_t = jnp.asarray(strength.k, k.dtype) if isinstance(strength, ConstantK) else carry.k
-    report = Report(k_t, k, usable & solved, announced, jnp.ones_like(k))
+    report = Report(k_t, k, usable & solved, announced & estimated, c, taught)
     return Carry(R, z, Phi, Q, V, k), report
 
 
@@ -102,6 +122,16 @@ def finish(carry: Carry) -> Readout:
 def solution(carry: Carry) -> tuple[Array, Array | float]:
     """The readout that the residual is taken of, and the forward strength inside it."""
     return carry.Phi, 0.0
+
+
+def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array | None) -> Array:
+    """k_t, from D_t eta_t D_t^T = (I + k M)^-1 M."""
+    if isinstance(strength, ConstantK):
+        return jnp.asarray(strength.k, carry.k.dtype)
+    if not estimates(strength):
+        return carry.k
+    M = matmul_tn(carry.Q, carry.Q)
+    return estimate_k(strength, symmetrise(shifted_solve(M, carry.k, M)), batch.valid, key)
 
 
 def _strength_announced(
