@@ -314,14 +314,14 @@ def tabulate(config: Config, file: ResultsFile, folder: Path) -> None:
 
 
 def draw_curves(config: Config, file: ResultsFile, path: Path) -> None:
-    """Accuracy so far, acc(t), cumulative regret and KL, all with one network; a row a split."""
+    """Accuracy so far, acc(t), loss and KL against the expert, one network; a row a split."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(16, 3 * len(config.tasks)), layout="constrained")
     panels = figure.subplots(len(config.tasks), 4, squeeze=False)
     titles = (
         *("accuracy on classes seen", "acc(t), a hundred classes"),
-        *("cumulative regret", "KL from the expert, nats"),
+        *("cumulative loss beyond the expert's", "KL from the expert, nats"),
     )
     for row, tasks in zip(panels, config.tasks, strict=True):
         for style, colour, dash in zip(PAPER, COLOURS, DASHES, strict=False):
@@ -334,9 +334,9 @@ def draw_curves(config: Config, file: ResultsFile, path: Path) -> None:
                 np.mean([record["curves"]["seen"] for record in found], axis=0),
                 np.mean([record["curves"]["class_incremental"] for record in found], axis=0),
                 # Looked at every so many batches; each look stands for those before it.
-                np.cumsum(np.mean([record["regret"] for record in found], axis=0))
+                np.cumsum(np.mean([record["excess_loss"] for record in found], axis=0))
                 * (batches[1] - batches[0]),
-                np.mean([record["kl_curve"] for record in found], axis=0),
+                np.mean([record["kl_from_expert_curve"] for record in found], axis=0),
             )
             for panel, curve in zip(row, curves, strict=True):
                 panel.plot(batches, curve, color=colour, ls=dash, lw=1.6, label=style)

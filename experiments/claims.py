@@ -6,8 +6,8 @@ compared in pairs: same seed, same rows, same features. -R and -kF choose among 
 (65 values of lambda; 13 of lambda times 5 of k), -kF-Bayes among 13 of lambda, by the
 prequential loss averaged over the seeds, which sees no test row. Differences come with 95 %
 intervals of their mean over seeds (Student's t), and where an interval holds 0 nothing is
-claimed. -kF-Bayes is tried as printed, where it takes out of eta_dagger another k than it had
-put in, and taking out what it put in (`adaptive_k(reuse_k=True)`).
+claimed. -kF-Bayes is tried as printed, where k_t is estimated anew, and taking out what it put
+in (`adaptive_k(reuse_k=True)`).
 """
 
 from collections.abc import Iterator
@@ -222,7 +222,7 @@ def _backward(task_accuracy: np.ndarray) -> np.ndarray:
 
 
 def _regret(config: Config, learner: Learner, name: str, order: str) -> Record:
-    """Regret and KL against the offline expert of the same lambda, every 5 batches, a seed."""
+    """Regret and KL, eqs. (34)-(35), and both against the offline expert, every 5 batches."""
     data, found = data_of(config, name), []
     for seed, stream in enumerate(streams_of(config, name, order)):
         history = run_stream(
@@ -232,9 +232,11 @@ def _regret(config: Config, learner: Learner, name: str, order: str) -> Record:
             test=(data.X_test, data.y_test),
             evaluate=5,
         ).history
-        found.append((history.regret, history.kl))
-    regret, kl = (np.stack(curves, axis=-1) for curves in zip(*found, strict=True))
-    return {"regret": regret, "kl": kl}
+        found.append(history)
+    return {
+        name: np.stack([getattr(history, name) for history in found], axis=-1)
+        for name in ("regret", "kl", "excess_loss", "kl_from_expert")
+    }
 
 
 def _over_batches(config: Config, learner: Learner, name: str) -> Record:
@@ -410,7 +412,7 @@ def _best_forward(loss: np.ndarray) -> tuple[int, ...]:
 def _of_regret(
     curves: dict[str, dict[str, np.ndarray]], where: str
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Regret at -R's lambda, so that all have one expert; seeds are the last axis."""
+    """Regret at -R's lambda; seeds are the last axis."""
     quarter = len(curves["-R"]["regret"]) // 4
     base = curves["-R"]["regret"]
     for style in list(FIXED)[1:]:

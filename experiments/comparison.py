@@ -40,6 +40,8 @@ def run_and_keep(
         "learner_accuracy": history.learner_accuracy,
         "regret": history.regret,
         "kl_curve": history.kl,
+        "excess_loss": history.excess_loss,
+        "kl_from_expert_curve": history.kl_from_expert,
         "k_t": history.k_t,
         "k_next": history.k_next,
         "prequential": history.prequential_loss,

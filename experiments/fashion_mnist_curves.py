@@ -190,7 +190,7 @@ def draw_accuracy(config: Config, file: ResultsFile, path: Path) -> None:
 
 
 def draw_regret(config: Config, file: ResultsFile, path: Path) -> None:
-    """Regret, cumulative regret and KL to the offline expert, one row a stream."""
+    """Regret, cumulative regret and KL against the labels, eqs. (34)-(35), one row a stream."""
     from matplotlib.figure import Figure
 
     names = tuple(STREAMS)
@@ -205,7 +205,7 @@ def draw_regret(config: Config, file: ResultsFile, path: Path) -> None:
             for panel, curve in zip(row, (regret, np.cumsum(regret), kl), strict=True):
                 panel.plot(batches, curve, label=style, **look)
         for panel, title in zip(
-            row, ("regret(t)", "cumulative regret", "KL(t) from the expert, nats"), strict=True
+            row, ("regret(t)", "cumulative regret", "KL(t), nats"), strict=True
         ):
             panel.set_title(f"{title}, {name}", fontsize="medium")
             panel.set_xlabel("batches learned")
@@ -216,7 +216,7 @@ def draw_regret(config: Config, file: ResultsFile, path: Path) -> None:
 
 
 def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
-    """Paths of k_t and k_{t+1}: what Algorithm 2 takes out, and what it had put in."""
+    """Paths of k_{t+1} and k_t: put on the announced batch, and estimated for it a step later."""
     from matplotlib.figure import Figure
 
     styles = [style for style, k in STRENGTHS.items() if not isinstance(k, float)]
@@ -227,13 +227,15 @@ def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
         batches = np.arange(2, len(added) + 2)
         for layer in range(added.shape[1]):
             colour = COLOURS[layer % len(COLOURS)]
-            panel.plot(batches, added[:, layer], color=colour, label=f"layer {layer + 1}, put in")
-            panel.plot(batches, taken[:, layer], color=colour, ls=":", label="taken out")
+            panel.plot(
+                batches, added[:, layer], color=colour, label=f"layer {layer + 1}, $k_{{t+1}}$"
+            )
+            panel.plot(batches, taken[:, layer], color=colour, ls=":", label="$k_t$")
         mark_ends(panel, record["task_ends"])
         panel.set(yscale="log", title=style, xlabel="batch", ylabel="forward strength k")
     panel.legend(fontsize="x-small", ncols=2)
     figure.suptitle(
-        "-kF-Bayes, one seed: full lines k put on the announced batch, dotted k taken out again"
+        "-kF-Bayes, one seed: full lines k put on the announced batch, dotted its k a step later"
     )
     figure.savefig(path, dpi=150)
 

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rvfl_jax import metrics
+    from rvfl_jax import equations, metrics
     from rvfl_jax.checks import NumericalError
     from rvfl_jax.edrvfl import EdRVFLState, edrvfl
     from rvfl_jax.estimator import EdRVFLClassifier
@@ -127,6 +127,7 @@ __all__ = [
     "by_task",
     "class_incremental_stream",
     "edrvfl",
+    "equations",
     "export_learner",
     "export_model",
     "features",
