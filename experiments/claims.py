@@ -421,7 +421,7 @@ def _of_regret(
             ridge = base[part].sum(axis=0)
             saved = ridge - curves[style]["regret"][part].sum(axis=0)
             lower.append(interval(100 * saved / ridge))
-        early, whole = (in_words(found, 2) for found in lower)
+        early, whole = (in_words(found, 3) for found in lower)
         yield (
             "forward regularisation lowers regret, early above all",
             f"{where}, {style}",

@@ -121,11 +121,19 @@ def sgd(config: Config, seed: int, classes: np.ndarray) -> Any:
 
 
 def gfdl(config: Config, seed: int, classes: np.ndarray) -> Any:
-    """The ensemble deep RVFL of the package gfdl, of the same size."""
+    """The ensemble deep RVFL of the package gfdl, of the same size, lambda and kind of weights.
+
+    Its default weights are U(0, 1): on inputs that are not negative every ReLU is then active, and
+    the model linear.
+    """
     from gfdl.model import EnsembleGFDLClassifier
 
     model = EnsembleGFDLClassifier(
-        hidden_layer_sizes=(config.num_nodes,), activation="relu", seed=seed, reg_alpha=1.0
+        hidden_layer_sizes=(config.num_nodes,),
+        activation="relu",
+        weight_scheme="lecun_uniform",
+        seed=seed,
+        reg_alpha=1.0,
     )
     return Told(model, classes)
 

@@ -4,15 +4,18 @@ import csv
 import hashlib
 import json
 import os
+import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from experiments.benchmarks.machine import processor
 from rvfl_jax.experiment import plain
-from rvfl_jax.provenance import device, versions
+from rvfl_jax.provenance import versions
 
 Record = dict[str, Any]
 
@@ -21,7 +24,9 @@ class ResultsFile:
     """A JSON file of named records made under one configuration.
 
     A file of another configuration is set aside, never mixed with this one's records, and taken
-    up again when its configuration returns; other seeds only add to what is there.
+    up again when its configuration returns; other seeds only add to what is there. "made" tells of
+    each record when, on what processor and with which versions it was made; records of before that
+    was kept have "versions" and "device" of all of them together.
     """
 
     def __init__(self, path: Path, config: Any):
@@ -38,7 +43,7 @@ class ResultsFile:
         if not path.is_file() and kept.is_file():
             kept.rename(path)
             self.content = json.loads(path.read_text(encoding="utf-8")) | {"config": config}
-        self.content |= {"versions": versions(), "device": device()}
+        self.content.setdefault("made", {})
 
     @property
     def records(self) -> Record:
@@ -49,6 +54,12 @@ class ResultsFile:
         """The record of that name, made of the rest and written now unless it is there."""
         if name not in self.records:
             self.records[name] = plain(make(*args, **options))
+            self.content["made"][name] = {
+                "date": date.today().isoformat(),
+                "versions": versions(),
+                "python": platform.python_version(),
+                "processor": processor(),
+            }
             self.path.parent.mkdir(parents=True, exist_ok=True)
             partial = self.path.with_suffix(".part")
             partial.write_text(json.dumps(self.content) + "\n", encoding="utf-8")

@@ -89,14 +89,15 @@ def shares(strength):
 
 assert shares(lambda k: k)
 assert shares(lambda kappa: rvfl_jax.adaptive_k(kappa, reuse_k=True))
-assert not shares(lambda kappa: rvfl_jax.adaptive_k(kappa, reuse_k=False))
+assert shares(lambda kappa: rvfl_jax.adaptive_k(kappa, reuse_k=False))
 
 # %% [markdown]
-# The last two lines are about -kF-Bayes, which estimates a strength for every batch. With
-# `reuse_k=True` it takes out of the sum exactly what it had put in, and $\eta^\dagger$ stays
-# free of it. The literal Algorithm 2 estimates the strength $c_t$ of the batch being learned
-# anew, from an $\eta_t$ that holds the earlier $k_t$. What it takes out is not what it had put
-# in; the difference stays in the sum, and every $\kappa$ needs an $\eta^\dagger$ of its own.
+# The last two lines are about -kF-Bayes, which estimates a strength for every batch. In both of
+# its forms every batch enters $\eta^\dagger$ once and whole, whatever $\kappa$. Algorithm 2 as
+# printed estimates the strength of the batch being learned anew, $c_t$, where $\eta_t$ holds the
+# earlier $k_t$. The difference stands in $\theta$ alone: the readout is that of targets
+# $Y_t + (c_t - k_t)\,D_t\theta_t$, part of its own guess taught back. `reuse_k=True` sets
+# $c_t = k_t$, and nothing is.
 #
 # ## Timed
 #

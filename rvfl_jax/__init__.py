@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         separate_edrvfl,
     )
     from rvfl_jax.prequential import prequential_loss, prequential_losses
+    from rvfl_jax.prior import with_prior
     from rvfl_jax.regressor import EdRVFLRegressor
     from rvfl_jax.ridge_choice import generalised_cross_validation, with_ridge
     from rvfl_jax.run import offline_scores, run_stream
@@ -81,6 +82,7 @@ _WHERE = {
     "separate_edrvfl": "rvfl_jax.offline",
     "sweep": "rvfl_jax.sweep",
     "unlearn_rows": "rvfl_jax.exact",
+    "with_prior": "rvfl_jax.prior",
     "with_ridge": "rvfl_jax.ridge_choice",
 }
 
@@ -153,5 +155,6 @@ __all__ = [
     "separate_edrvfl",
     "sweep",
     "unlearn_rows",
+    "with_prior",
     "with_ridge",
 ]

@@ -74,6 +74,7 @@ class EdRVFLState(NamedTuple):
         ledger: sums that the health of the solution is measured with, a leading L each.
         root: (L, d, d) upper R with R^T R = eta_dagger^-1, for solver="square_root"; None
             for all others.
+        prior: (L, d, m) the readout theta_0 that it began from, see `with_prior`; None for 0.
     """
 
     W: Array
@@ -86,6 +87,7 @@ class EdRVFLState(NamedTuple):
     key: Array | None
     ledger: Ledger
     root: Array | None = None
+    prior: Array | None = None
 
 
 class Rest(NamedTuple):
@@ -112,6 +114,7 @@ class Carry(NamedTuple):
     key: Array | None
     ledger: Ledger
     rest: Rest
+    prior: Array | None = None
 
     @property
     def theta(self) -> Array:
@@ -247,16 +250,23 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         readout = Readout(
             state.eta_dagger, state.eta, state.theta_ridge, state.theta, state.k, state.root
         )
-        in_hand = jax.vmap(lambda r, D: solve.begin(r, Batch(D, batch.valid)))(readout, batch.D)
+        in_hand = jax.vmap(lambda r, *rows: solve.begin(r, _batch(batch.valid, *rows)))(
+            readout, batch.D, _prior_guess(batch.D, state.prior)
+        )
         rest = Rest(~jnp.any(batch.valid), state.theta, state.k)
-        return Carry(state.W, in_hand, batch, state.num_learned, state.key, state.ledger, rest)
+        return Carry(
+            *(state.W, in_hand, batch, state.num_learned, state.key, state.ledger, rest),
+            state.prior,
+        )
 
     def advance(carry: Carry, Y_t: Any, X_next: Any, weight_next: Any) -> tuple[Carry, StepInfo]:
         batch, dtype = carry.batch, carry.W.dtype
         upcoming = take(carry.W, X_next, weight_next, g)
         Y = jnp.where(batch.valid[:, None], batch.root[:, None] * jnp.asarray(Y_t, dtype), 0.0)
         usable = batch.finite & is_finite(Y)
-        guess_scores = _unweighted(batch, carry.solver.V)
+        prior, prior_next = (_prior_guess(D, carry.prior) for D in (batch.D, upcoming.D))
+        guess = carry.solver.V if prior is None else carry.solver.V + prior
+        guess_scores = _unweighted(batch, guess)
         skip_gram = carry.num_learned == 0 if cold_start == "paper" else None
         step_keys = _step_keys(strength, carry)
         per_learner = jax.tree.map(
@@ -268,6 +278,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             D: Array,
             usable: Array,
             D_next: Array,
+            prior_next: Array | None,
             strength: Strength,
             keys: Any,
         ) -> Any:
@@ -277,7 +288,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
                 Batch(D, batch.valid),
                 Y,
                 usable,
-                Batch(D_next, upcoming.valid),
+                Batch(D_next, upcoming.valid, prior_next),
                 strength,
                 forward=forward,
                 skip_gram=skip_gram,
@@ -285,7 +296,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             )
 
         moved, report = jax.vmap(advance_one)(
-            carry.solver, batch.D, usable, upcoming.D, per_learner, step_keys
+            carry.solver, batch.D, usable, upcoming.D, prior_next, per_learner, step_keys
         )
         # Diagnostics have no derivatives: they would cost memory, and norms have none at 0.
         watched = lax.stop_gradient((moved, batch, report, upcoming.probe))
@@ -303,7 +314,8 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         )
         learned = carry.num_learned + jnp.any(batch.valid)
         rest = carry.rest._replace(here=carry.rest.here & ~jnp.any(upcoming.valid))
-        return Carry(carry.W, moved, upcoming, learned, carry.key, ledger, rest), info
+        carry = Carry(carry.W, moved, upcoming, learned, carry.key, ledger, rest, carry.prior)
+        return carry, info
 
     def finish(carry: Carry) -> EdRVFLState:
         readout = jax.vmap(_solver_of(carry.solver).finish)(carry.solver)
@@ -319,6 +331,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             key=carry.key,
             ledger=carry.ledger,
             root=readout.root,
+            prior=carry.prior,
         )
 
     def step(
@@ -351,6 +364,8 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             state.W, jnp.asarray(X), jnp.asarray(Y), jnp.asarray(weight), g
         )
         A = gram + ridges[:, None, None] * jnp.eye(gram.shape[-1], dtype=gram.dtype)
+        if state.prior is not None:
+            moment = moment + ridges[:, None, None] * state.prior
         return from_sums(state, A, moment, jnp.ones_like(state.num_learned))
 
     postponed = None
@@ -389,6 +404,15 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             ensemble=ensemble,
         ),
     )
+
+
+def _batch(valid: Array, D: Array, prior: Array | None) -> Batch:
+    return Batch(D, valid, prior)
+
+
+def _prior_guess(D: Array, prior: Array | None) -> Array | None:
+    """(L, b, m) D theta_0, or None where theta_0 is 0."""
+    return None if prior is None else matmul(D, prior)
 
 
 def _follow(carry: Carry, Z: Array) -> covariance.Followed | None:

@@ -134,7 +134,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
         The readout is the ridge solution on all rows, whatever their order. Probabilities are
         calibrated by leave-one-out guesses, which have a closed form. Where the result depends
-        on batches (`readout` other than "ridge", the literal -kF-Bayes, the paper's cold start,
+        on batches (`readout` other than "ridge", -kF-Bayes as printed, the paper's cold start,
         forgetting) rows are learned in batches, and calibrated as by `partial_fit`.
 
         Args:

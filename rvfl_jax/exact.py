@@ -4,8 +4,9 @@ All rest on the sums A = lambda I + sum_i D_i^T D_i and B = sum_i D_i^T Y_i bein
 go through the information form: A is recovered from eta_dagger, changed, and factorised anew,
 at O(d^3) a sub-learner. A forward term inside is dropped; the next step puts in its own.
 
-They hold for states whose eta_dagger is that of the rows: the exact cold start with a constant k
-or `adaptive_k(reuse_k=True)`. What the literal -kF-Bayes leaves of its forward terms stays inside.
+They hold for states whose sums are those of the rows: the exact cold start with a constant k or
+`adaptive_k(reuse_k=True)`. -kF-Bayes as printed teaches a learner part of its own guesses, and they
+stay inside.
 """
 
 from typing import Any
@@ -39,10 +40,15 @@ def batch_sums(
 
 
 def merged_state(a: Any, b: Any, ridge: Any, columns: Array) -> Any:
-    """A = A_a + A_b - lambda I and B = B_a + B_b, with column c of b going to `columns[c]` of a."""
+    """A = A_a + A_b - lambda I and B = B_a + B_b, with column c of b going to `columns[c]` of a.
+
+    The prior, lambda theta_0, is in both B and stays in one.
+    """
     (A, B), (A_b, B_b) = sums_of(a), sums_of(b)
     eye = jnp.eye(A.shape[-1], dtype=A.dtype)
     ridges = jnp.broadcast_to(jnp.asarray(ridge, A.dtype), (len(A),))[:, None, None]
+    if a.prior is not None and b.prior is not None:
+        B_b = B_b - ridges * b.prior
     B = B.at[..., columns].add(B_b)
     return from_sums(a, A + A_b - ridges * eye, B, a.num_learned + b.num_learned)
 
@@ -73,7 +79,10 @@ def grown_state(state: Any, num_classes: int) -> Any:
 
     ledger = state.ledger._replace(moment=grow(state.ledger.moment))
     return state._replace(
-        theta=grow(state.theta), theta_ridge=grow(state.theta_ridge), ledger=ledger
+        theta=grow(state.theta),
+        theta_ridge=grow(state.theta_ridge),
+        ledger=ledger,
+        prior=None if state.prior is None else grow(state.prior),
     )
 
 
@@ -85,6 +94,10 @@ def is_sound(state: Any) -> Array:
 _merged = jax.jit(merged_state)
 
 
+def _prior_of(state: Any) -> Any:
+    return np.zeros(np.shape(state.theta)) if state.prior is None else state.prior
+
+
 def merge_states(a: Any, b: Any, *, ridge: Any) -> Any:
     """The state that has learned what `a` and `b` learned apart.
 
@@ -94,7 +107,7 @@ def merge_states(a: Any, b: Any, *, ridge: Any) -> Any:
         ridge: the lambda of both, a scalar or (L,).
 
     Raises:
-        ValueError: unless both have the same W and as many classes.
+        ValueError: unless both have the same W, as many classes, and began from one readout.
         NumericalError: if the sums could not be factorised.
     """
     per_layer("ridge", ridge, len(a.theta), minimum=0.0, strict=True)
@@ -103,6 +116,8 @@ def merge_states(a: Any, b: Any, *, ridge: Any) -> Any:
             "b: expected the random weights W of a, got others; learners to be merged must be"
             " begun with one key"
         )
+    if not np.array_equal(np.asarray(_prior_of(a)), np.asarray(_prior_of(b))):
+        raise ValueError("b: expected the prior readout of a, got another")
     m = a.theta.shape[-1]
     shape("b.theta", b.theta, a.theta.shape, "(L, d, m) of a")
     with scope_of(a.theta):

@@ -30,12 +30,16 @@ from rvfl_jax.types import Array, PostponedForm
 
 
 class Sums(NamedTuple):
-    """W; A (L, d, d) and B (L, d, m); finite (L,), False once a batch had to be left out."""
+    """W; A (L, d, d) and B (L, d, m); finite (L,), False once a batch had to be left out.
+
+    `prior` is the state's.
+    """
 
     W: Array
     A: Array
     B: Array
     finite: Array
+    prior: Array | None
 
 
 class Decision(NamedTuple):
@@ -60,7 +64,8 @@ def postponed_form(ridge: Array | float, k: Array | float, activation: Activatio
             lambda: ridges[:, None, None] * eye,
             lambda: jax.vmap(spd_inverse)(state.eta_dagger),
         )
-        return Sums(state.W, A, matmul(A, state.theta_ridge), jnp.ones(layers, bool))
+        B = matmul(A, state.theta_ridge)
+        return Sums(state.W, A, B, jnp.ones(layers, bool), state.prior)
 
     def absorb(sums: Sums, X: Any, Y: Any, weight: Any) -> Sums:
         batch = take(sums.W, X, weight, activation)
@@ -74,34 +79,34 @@ def postponed_form(ridge: Array | float, k: Array | float, activation: Activatio
             sums.A + jnp.where(usable[:, None, None], grams, 0.0),
             sums.B + jnp.where(usable[:, None, None], moment, 0.0),
             sums.finite & usable,
+            sums.prior,
         )
 
-    def announce(sums: Sums, X_next: Any, weight_next: Any) -> tuple[InHand, Array, Array]:
-        """The announced batch, its strengths (L,), and the Gram with its forward term."""
+    def announce(sums: Sums, X_next: Any, weight_next: Any) -> tuple[InHand, Array, Array, Array]:
+        """The announced batch, its strengths (L,), and both sums with its forward term."""
         upcoming = take(sums.W, X_next, weight_next, activation)
         strengths = jnp.broadcast_to(jnp.asarray(k, sums.W.dtype), len(sums.W))
         strengths = jnp.where(jnp.any(upcoming.valid), strengths, 0.0)
-        A = sums.A + strengths[:, None, None] * jax.vmap(gram)(upcoming.D)
-        return upcoming, strengths, A
+        forward = strengths[:, None, None] * jax.vmap(gram)(upcoming.D)
+        B = sums.B if sums.prior is None else sums.B + matmul(forward, sums.prior)
+        return upcoming, strengths, sums.A + forward, B
 
     def decide(sums: Sums, X_next: Any, weight_next: Any) -> Decision:
-        upcoming, _, A = announce(sums, X_next, weight_next)
+        upcoming, _, A, B = announce(sums, X_next, weight_next)
         R = jax.vmap(cholesky)(A)
-        theta = jax.vmap(cho_solve)(R, sums.B)
+        theta = jax.vmap(cho_solve)(R, B)
         solved = jax.vmap(lambda R_l: is_finite(jnp.diag(R_l)))(R) & jax.vmap(is_finite)(theta)
-        residual = jax.vmap(relative_size)(matmul(A, theta) - sums.B, sums.B)
+        residual = jax.vmap(relative_size)(matmul(A, theta) - B, B)
         condition = jnp.trace(sums.A, axis1=1, axis2=2) / jnp.asarray(ridge, A.dtype)
         return Decision(theta, solved & sums.finite & upcoming.finite, residual, condition)
 
     def finish(state: Any, sums: Sums, num_learned: Array, X_next: Any, weight_next: Any) -> Any:
-        upcoming, strengths, A = announce(sums, X_next, weight_next)
+        upcoming, strengths, A, B = announce(sums, X_next, weight_next)
         learned = from_sums(state, sums.A, sums.B, num_learned)
         eta = lax.cond(
             jnp.any(upcoming.valid), lambda: jax.vmap(spd_inverse)(A), lambda: learned.eta
         )
-        theta = lax.cond(
-            jnp.any(upcoming.valid), lambda: matmul(eta, sums.B), lambda: learned.theta
-        )
+        theta = lax.cond(jnp.any(upcoming.valid), lambda: matmul(eta, B), lambda: learned.theta)
         return learned._replace(eta=eta, theta=theta, k=strengths)
 
     return PostponedForm(begin, absorb, decide, finish)

@@ -33,16 +33,18 @@ def generalised_cross_validation(
 
     Args:
         state: of `edrvfl` with the exact cold start and a constant k, or with
-            `adaptive_k(reuse_k=True)`, after any batch. (The literal -kF-Bayes leaves a little
-            of its forward terms in eta_dagger, which then is not that of the rows.)
+            `adaptive_k(reuse_k=True)`, after any batch. (-kF-Bayes as printed learns from
+            targets that hold part of its own guesses.)
         candidates: (C,) values of lambda > 0.
         ridge: the lambda that the state was learned with, a scalar or (L,).
         num_rows: n, the rows learned, with one-hot targets; a row of integral weight w counts
             as w rows.
 
     Raises:
-        ValueError: on a lambda out of range, or no rows.
+        ValueError: on a lambda out of range, no rows, or a state with a prior readout.
     """
+    if state.prior is not None:
+        raise ValueError("state: expected one that began at 0, got one with a prior readout")
     layers = len(state.theta)
     candidates = np.atleast_1d(np.asarray(candidates, dtype=float))
     if candidates.ndim != 1 or not (np.isfinite(candidates) & (candidates > 0)).all():
@@ -99,5 +101,7 @@ def with_ridge(state: Any, new: Any, *, ridge: Any) -> Any:
 def _shifted(state: Any, step: Array) -> Any:
     A = jax.vmap(spd_inverse)(state.eta_dagger)
     B = matmul(A, state.theta_ridge)
+    if state.prior is not None:
+        B = B + step[:, None, None] * state.prior
     eye = jnp.eye(A.shape[-1], dtype=A.dtype)
     return from_sums(state, A + step[:, None, None] * eye, B, state.num_learned)

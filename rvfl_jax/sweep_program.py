@@ -1,10 +1,10 @@
 """A nest of configuration axes as one compiled program, cut into chunks that fit memory.
 
 A configuration axis is a `vmap` around the whole scan. Whatever does not depend on an axis
-stays without it in the scan's carry: eta_dagger is the same for every constant k, and for
-every kappa and sigma with `adaptive_k(reuse_k=True)`, so that such axes cost little more than
-one run. Axes are nested with the dearest outside, which `_carried_bytes` finds out by tracing,
-so that an axis of seeds copies eta_dagger and an axis of k inside it does not.
+stays without it in the scan's carry: eta_dagger is the same for every constant k and for every
+kappa and sigma, so that such axes cost little more than one run. Axes are nested with the dearest
+outside, which `_carried_bytes` finds out by tracing, so that an axis of seeds copies eta_dagger
+and an axis of k inside it does not.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -58,7 +58,9 @@ def test_results_go_on_where_they_were(tmp_path):
     content = json.loads(path.read_text())
     assert set(content["records"]) == {"a", "b"}
     assert content["config"] == {"seeds": 2, "nodes": 8}
-    assert content["versions"]["jax"] == jax.__version__
+    assert content["made"].keys() == {"a", "b"}
+    assert content["made"]["a"]["versions"]["jax"] == jax.__version__
+    assert content["made"]["a"]["processor"]
 
 
 def test_results_of_another_configuration_are_set_aside(tmp_path):
@@ -151,7 +153,7 @@ def test_regret_is_compared_in_pairs_with_ridge():
     curves["-kF"] = {"regret": 1.1 * ridge}
     rows = list(claims._of_regret(curves, "here"))
     assert [row[3] for row in rows] == ["holds", "reversed", "no difference", "no difference"]
-    assert "first quarter +10.00 [+10.00, +10.00] %" in rows[0][2]
+    assert "first quarter +10.000 [+10.000, +10.000] %" in rows[0][2]
 
 
 def _ends():

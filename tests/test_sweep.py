@@ -1,6 +1,7 @@
 """A sweep equals its runs one by one, shares what it can, and chooses without test data."""
 
 import importlib
+from functools import partial
 
 import jax
 import numpy as np
@@ -153,17 +154,25 @@ def wide(k=1.0, **options):
     return rvfl_jax.edrvfl(num_layers=1, num_nodes=250, ridge=0.5, k=k, **options)
 
 
-def nest(grid, stream):
+def wide_bayes(reuse_k, kappa, sigma):
+    return wide(rvfl_jax.adaptive_k(kappa, sigma, reuse_k=reuse_k), solver="covariance")
+
+
+def nest(grid, stream, make=wide):
     """How a sweep nests these axes."""
     module = importlib.import_module("rvfl_jax.sweep")
     axes = axes_of(grid, None, ())
     places = [np.arange(axis.size) for axis in axes]
     job = module._job([stream], False, KEY, None, None, 4, stream.X.shape[-1])
-    return sweep_program.Program(wide, {}, axes, places, job, stream.num_batches, 4, 10**9, None)
+    return sweep_program.Program(make, {}, axes, places, job, stream.num_batches, 4, 10**9, None)
 
 
 def test_eta_dagger_is_shared_by_all_k_and_copied_by_seeds(stream):
     assert nest({"k": np.linspace(0, 2, 64)}, stream).growth[0] < 2
+    for reuse in (False, True):
+        numbers = {"kappa": np.ones(8), "sigma": np.ones(8)}
+        adaptive = nest(numbers, stream, partial(wide_bayes, reuse))
+        assert max(adaptive.growth.values()) < 2, "as printed and reused"
     both = nest({"k": np.linspace(0, 2, 64), "seed": np.arange(10)}, stream)
     assert both.order == [1, 0], "seeds outside, k inside"
     assert both.growth[1] > 8

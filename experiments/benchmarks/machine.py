@@ -13,7 +13,7 @@ PACKAGES = ("rvfl-jax", "jax", "jaxlib", "numpy", "scipy", "torch", "gfdl")
 def describe_machine() -> dict[str, Any]:
     """Processor, load, threads and versions; None for packages that are not installed."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         # The run alone makes about as much as there are cores; more means other work.
         "load_at_end": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
@@ -23,7 +23,8 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the processor."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text().splitlines():

@@ -87,7 +87,7 @@ def transfer_matrix(run: Run, *, protocol: str = "class_incremental", axes: Any 
 def strength_paths(run: Run, *, axes: Any = None) -> Any:
     """K of every sub-learner along the stream, eq. (28) and (29).
 
-    A line is k_{t+1}, put on the batch announced; dots are k_t, taken out again when that batch
+    A line is k_{t+1}, put on the batch announced; dots are k_t, estimated for that batch when it
     is learned. The scale is logarithmic where all are positive.
 
     Args:

@@ -14,10 +14,16 @@ class Batch(NamedTuple):
     Attributes:
         D: (b, d) rows scaled by the square root of their weight; zero in padding.
         valid: (b,) True for rows that count.
+        prior: (b, m) D theta_0, which the forward term pulls towards; None for theta_0 = 0.
     """
 
     D: Array
     valid: Array
+    prior: Array | None = None
+
+    def beyond_prior(self, guess: Array) -> Array:
+        """D (theta - theta_0) where the guess is D theta."""
+        return guess if self.prior is None else guess - self.prior
 
 
 class Readout(NamedTuple):
@@ -26,8 +32,9 @@ class Readout(NamedTuple):
     Attributes:
         eta_dagger: (d, d) inverse of A = lambda I + sum_i D_i^T D_i.
         eta: (d, d) inverse of A + k D_next^T D_next.
-        theta_ridge: (d, m) eta_dagger times B = sum_i D_i^T Y_i, Y_i as it was taught.
-        theta: (d, m) eta B.
+        theta_ridge: (d, m) eta_dagger times B = lambda theta_0 + sum_i D_i^T Y_i, Y_i as it was
+            taught.
+        theta: (d, m) eta (B + k D_next^T D_next theta_0).
         k: scalar strength inside eta.
         root: (d, d) upper R with R^T R = A, for the square-root form; None for the others.
     """
@@ -61,11 +68,11 @@ class Report(NamedTuple):
 
 
 def look_ahead(M: Array, U: Array, k: Array) -> tuple[Array, Array, Array]:
-    """The next guess V = D' theta = (I + k M')^-1 D' Phi.
+    """The next guess V = D' theta = (I + k M')^-1 D' Phi, counted from that of theta_0.
 
     Args:
         M: (b, b) D' P D'^T of the batch announced next.
-        U: (b, m) D' Phi.
+        U: (b, m) D' (Phi - theta_0).
         k: scalar strength.
 
     Returns:

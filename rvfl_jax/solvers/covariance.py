@@ -49,8 +49,8 @@ class Carry(NamedTuple):
     """P (d, d), Phi (d, m), and of the batch in hand what both of its uses need.
 
     G = D P (b, d), transposed against the formulas above; M (b, b); U = D Phi and
-    V = D theta (b, m); its strength k. C (b, m) is what the batch before left in Phi, which
-    moved by G^T C with its G.
+    V = D (theta - theta_0) (b, m); its strength k. C (b, m) is what the batch before left in
+    Phi, which moved by G^T C with its G.
     """
 
     P: Array
@@ -70,7 +70,7 @@ def begin(readout: Readout, batch: Batch) -> Carry:
     M = matmul_nt(G, batch.D)
     U = matmul(batch.D, Phi)
     # What was announced may be another batch than this one: the guess is theta's own.
-    V = matmul(batch.D, readout.theta)
+    V = batch.beyond_prior(matmul(batch.D, readout.theta))
     return Carry(P, Phi, G, M, U, V, readout.k, jnp.zeros_like(U))
 
 
@@ -109,9 +109,9 @@ def advance(
     M = matmul_nt(G, upcoming.D)
     U = matmul(upcoming.D, Phi)
     k = _strength_announced(carry, M, X, c, upcoming, strength, keys[1])
-    V, announced = U, jnp.ones((), bool)
+    V, announced = upcoming.beyond_prior(U), jnp.ones((), bool)
     if forward:
-        V, k, announced = look_ahead(M, U, k)
+        V, k, announced = look_ahead(M, V, k)
     report = Report(k_t, k, absorbed, announced & estimated, c, Y)
     return Carry(P, Phi, G, M, U, V, k, C), report
 

@@ -45,8 +45,8 @@ from rvfl_jax.types import Array
 class Carry(NamedTuple):
     """Sums A (d, d) and B (d, m), decision theta (d, m), and the batch in hand.
 
-    Of that batch: its Gram S (d, d), its strength k, V = D theta (b, m), and R (d, d), the
-    lower factor of A + k S.
+    Of that batch: its Gram S (d, d), its strength k, V = D (theta - theta_0) (b, m), and R
+    (d, d), the lower factor of A + k S.
     """
 
     A: Array
@@ -63,7 +63,7 @@ def begin(readout: Readout, batch: Batch) -> Carry:
     A = spd_inverse(readout.eta_dagger)
     B = matmul(A, readout.theta_ridge)
     S = gram(batch.D)
-    V = matmul(batch.D, readout.theta)
+    V = batch.beyond_prior(matmul(batch.D, readout.theta))
     return Carry(A, B, readout.theta, cholesky(A + readout.k * S), S, V, readout.k)
 
 
@@ -93,14 +93,15 @@ def advance(
     A = jnp.where(absorbable, carry.A + c * carry.S, carry.A)
     B = carry.B + jnp.where(absorbable, moment, 0.0)
     R = cholesky(_with_forward_term(A, k, S))
-    decision = cho_solve(R, B)
+    pulled = B if upcoming.prior is None else B + k * matmul_tn(upcoming.D, upcoming.prior)
+    decision = cho_solve(R, pulled)
     solved = is_finite(jnp.diag(R)) & is_finite(decision)
     A, B, R, decision = (
         jnp.where(solved, new, old)
         for new, old in ((A, carry.A), (B, carry.B), (R, carry.R), (decision, carry.theta))
     )
     k = jnp.where(solved, k, 0.0)
-    V = matmul(upcoming.D, decision)
+    V = upcoming.beyond_prior(matmul(upcoming.D, decision))
     report = Report(k_t, k, absorbable & solved, announced & estimated & solved, c, Y)
     return Carry(A, B, decision, R, S, V, k), report
 

@@ -47,7 +47,7 @@ from rvfl_jax.types import Array
 
 
 class Carry(NamedTuple):
-    """R (d, d), z and Phi (d, m); of the batch in hand Q (d, b), V = D theta (b, m) and k.
+    """R (d, d), z and Phi (d, m); of the batch in hand Q (d, b), V = D (theta - theta_0), k.
 
     Q is 0 where k is known to be 0.
     """
@@ -65,7 +65,8 @@ def begin(readout: Readout, batch: Batch) -> Carry:
     R, Phi = readout.root, readout.theta_ridge
     assert R is not None
     Q = solve_upper_transposed(R, batch.D.T)
-    return Carry(R, matmul(R, Phi), Phi, Q, matmul(batch.D, readout.theta), readout.k)
+    V = batch.beyond_prior(matmul(batch.D, readout.theta))
+    return Carry(R, matmul(R, Phi), Phi, Q, V, readout.k)
 
 
 def advance(
@@ -94,7 +95,7 @@ def advance(
     R, z, Phi = (
         jnp.where(solved, new, old) for new, old in ((R, carry.R), (z, carry.z), (Phi, carry.Phi))
     )
-    U = matmul(upcoming.D, Phi)
+    U = upcoming.beyond_prior(matmul(upcoming.D, Phi))
     Q, V, k, announced = jnp.zeros_like(upcoming.D.T), U, jnp.zeros_like(carry.k), solved
     if forward:
         k = _strength_announced(carry, upcoming, strength, keys[1])
