@@ -39,13 +39,13 @@ from rvfl_jax.encoders import leak_guard
 from rvfl_jax.metrics import backward_transfer
 
 RIDGES = np.logspace(-3, 3, 13)
-STRENGTHS = np.array([0.0, 0.25, 0.5, 1.0, PAPER_K, 2.0])
+STRENGTHS = np.array([0.0, 0.005, 0.02, 0.08, 0.3, 1.0])
 # -R alone has as many settings to choose from as -kF has with 5 strengths.
 FINE_RIDGES = np.logspace(-3, 3, 65)
 # T of the streams on which robustness to T is tried.
 BATCHES = (5, 20, 100)
 COLD_STARTS = ("exact", "paper")
-KAPPAS, SIGMAS = np.logspace(-1, 2, 4), np.logspace(-5, 0, 6)
+KAPPAS, SIGMAS = np.logspace(-3, 2, 6), np.logspace(-5, 0, 6)
 FIXED: dict[str, Any] = {
     "-R": 0.0,
     "-F": 1.0,
@@ -335,8 +335,9 @@ def _of_strength(
 ) -> Iterator[tuple[str, ...]]:
     at_zero, chosen = _best(alone["loss"]), _best_forward(constant["loss"])
     settings = (
-        f"k = {constant['k axis'][chosen[1]]:g}, lambda {constant['ridge axis'][chosen[0]]:.3g}"
-        f" against lambda {alone['ridge axis'][at_zero[0]]:.3g}"
+        f"k = {_told(constant['k axis'][1:], chosen[1] - 1)}, lambda"
+        f" {_told(constant['ridge axis'], chosen[0])} against lambda"
+        f" {_told(alone['ridge axis'], at_zero[0])}"
     )
     more = interval(constant["loss"][chosen] - alone["loss"][at_zero])
     margin = LOSS_MARGIN * float(alone["loss"][at_zero].mean())
@@ -364,6 +365,12 @@ def _of_strength(
         "by lambda alone" if better != "holds" and _verdict(*tuned) == "holds" else better,
     )
     yield _of_causes(constant, where)
+
+
+def _told(axis: np.ndarray, place: int) -> str:
+    """A chosen value, and that it is the last of its grid if it is."""
+    edge = " (the edge of the grid)" if place in (0, len(axis) - 1) and len(axis) > 1 else ""
+    return f"{axis[place]:.3g}{edge}"
 
 
 def in_words(found: tuple[float, float, float], digits: int = 4) -> str:
