@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.checks import is_traced, one_of, per_layer
-from rvfl_jax.linalg import inverse_factor, symmetrise
+from rvfl_jax.linalg import inverse_factor, shifted_solve, symmetrise
 from rvfl_jax.types import Array
 
 ESTIMATORS = ("inverse_trace", "trace", "random_diagonal", "random_variance")
@@ -169,6 +169,25 @@ def sigma_share(strength: Strength, k: Array) -> Array:
     if isinstance(strength, ConstantK) or strength.estimator != "inverse_trace":
         return jnp.zeros_like(k)
     return jnp.where(k > 0, strength.kappa * strength.sigma / k, 0.0)
+
+
+def k_in_hand(
+    strength: Strength, M: Array, k_added: Array, valid: Array, key: Array | None
+) -> Array:
+    """k_t of the batch being learned, from D_t eta_t D_t^T = (I + k_added M)^-1 M.
+
+    Args:
+        strength: of the forward term.
+        M: (b, b) = D_t eta_dagger D_t^T of before the step.
+        k_added: scalar, what the step before put on this batch.
+        valid: (b,) True for rows that count.
+        key: see `estimate_k`.
+    """
+    if isinstance(strength, ConstantK):
+        return jnp.asarray(strength.k, k_added.dtype)
+    if strength.reuse_k:
+        return k_added
+    return estimate_k(strength, symmetrise(shifted_solve(M, k_added, M)), valid, key)
 
 
 def taught_targets(strength: Strength, Y: Array, V: Array, k_added: Array, k_t: Array) -> Array:

@@ -41,7 +41,7 @@ from rvfl_jax.solvers.contract import (
     look_ahead,
     strength_or_none,
 )
-from rvfl_jax.strength import ConstantK, Strength, estimate_k, estimates, taught_targets
+from rvfl_jax.strength import ConstantK, Strength, estimate_k, k_in_hand, taught_targets
 from rvfl_jax.types import Array
 
 
@@ -99,7 +99,7 @@ def advance(
         skip_gram: True on the first batch of the paper's cold start, None where it is exact.
         keys: PRNG keys for the two estimates of k, or None.
     """
-    k_t, estimated = finite_or(_strength_in_hand(carry, batch, strength, keys[0]), carry.k)
+    k_t, estimated = finite_or(k_in_hand(strength, carry.M, carry.k, batch.valid, keys[0]), carry.k)
     Y = taught_targets(strength, Y, carry.V, carry.k, k_t)
     c = gram_weight(skip_gram, carry.k)
     X = inverse_factor(identity_plus(c, carry.M))
@@ -167,16 +167,6 @@ def _absorb(
     C = matmul_tn(X, jnp.where(healthy, residual, 0.0))
     S = matmul_tn(carry.G, X.T)
     return carry.P - c * outer_square(S), C, healthy
-
-
-def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array | None) -> Array:
-    """k_t, from D_t eta_t D_t^T = (I + k M)^-1 M."""
-    if isinstance(strength, ConstantK):
-        return jnp.asarray(strength.k, carry.k.dtype)
-    if not estimates(strength):
-        return carry.k
-    Q = symmetrise(shifted_solve(carry.M, carry.k, carry.M))
-    return estimate_k(strength, Q, batch.valid, key)
 
 
 def _strength_announced(

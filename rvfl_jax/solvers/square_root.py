@@ -22,7 +22,6 @@ from rvfl_jax.linalg import (
     matmul,
     matmul_nt,
     matmul_tn,
-    shifted_solve,
     symmetrise,
 )
 from rvfl_jax.solvers.contract import (
@@ -39,7 +38,7 @@ from rvfl_jax.strength import (
     ConstantK,
     Strength,
     estimate_k,
-    estimates,
+    k_in_hand,
     taught_targets,
 )
 from rvfl_jax.triangular import qr_update, solve_upper_transposed, solve_upper_triangular
@@ -82,7 +81,9 @@ def advance(
     keys: tuple[Array | None, Array | None],
 ) -> tuple[Carry, Report]:
     """Learn the batch in hand and announce the next one; see `covariance.advance`."""
-    k_t, estimated = finite_or(_strength_in_hand(carry, batch, strength, keys[0]), carry.k)
+    k_t, estimated = finite_or(
+        k_in_hand(strength, matmul_tn(carry.Q, carry.Q), carry.k, batch.valid, keys[0]), carry.k
+    )
     taught = taught_targets(strength, Y, carry.V, carry.k, k_t)
     c = gram_weight(skip_gram, carry.k)
     D, Y = jnp.where(usable, batch.D, 0.0), jnp.where(usable, taught, 0.0)
@@ -123,16 +124,6 @@ def finish(carry: Carry) -> Readout:
 def solution(carry: Carry) -> tuple[Array, Array | float]:
     """The readout that the residual is taken of, and the forward strength inside it."""
     return carry.Phi, 0.0
-
-
-def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array | None) -> Array:
-    """k_t, from D_t eta_t D_t^T = (I + k M)^-1 M."""
-    if isinstance(strength, ConstantK):
-        return jnp.asarray(strength.k, carry.k.dtype)
-    if not estimates(strength):
-        return carry.k
-    M = matmul_tn(carry.Q, carry.Q)
-    return estimate_k(strength, symmetrise(shifted_solve(M, carry.k, M)), batch.valid, key)
 
 
 def _strength_announced(
