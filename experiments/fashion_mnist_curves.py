@@ -190,22 +190,26 @@ def draw_accuracy(config: Config, file: ResultsFile, path: Path) -> None:
 
 
 def draw_regret(config: Config, file: ResultsFile, path: Path) -> None:
-    """Regret, cumulative regret and KL against the labels, eqs. (34)-(35), one row a stream."""
+    """Regret and KL against the labels, eqs. (34)-(35), one row a stream.
+
+    All styles' cumulative regrets lie on each other; drawn is what each has beyond -R's.
+    """
     from matplotlib.figure import Figure
 
     names = tuple(STREAMS)
     figure = Figure(figsize=(13, 9), layout="constrained")
     panels = figure.subplots(len(names), 3)
     for row, name in zip(panels, names, strict=True):
+        ridge = np.mean([record["regret"] for record in found(config, file, name, "-R")], axis=0)
         for style, look in looks().items():
             records = found(config, file, name, style)
             batches = np.array(records[0]["evaluated"]) + 1
             regret = np.mean([record["regret"] for record in records], axis=0)
             kl = np.mean([record["kl_curve"] for record in records], axis=0)
-            for panel, curve in zip(row, (regret, np.cumsum(regret), kl), strict=True):
+            for panel, curve in zip(row, (regret, np.cumsum(regret - ridge), kl), strict=True):
                 panel.plot(batches, curve, label=style, **look)
         for panel, title in zip(
-            row, ("regret(t)", "cumulative regret", "KL(t), nats"), strict=True
+            row, ("regret(t)", "cumulative regret beyond -R's", "KL(t), nats"), strict=True
         ):
             panel.set_title(f"{title}, {name}", fontsize="medium")
             panel.set_xlabel("batches learned")
@@ -225,18 +229,18 @@ def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
         record = found(config, file, "20 batches", style)[0]
         added, taken = np.array(record["k_next"])[:-1], np.array(record["k_t"])[1:]
         batches = np.arange(2, len(added) + 2)
-        for layer in range(added.shape[1]):
-            colour = COLOURS[layer % len(COLOURS)]
-            panel.plot(
-                batches, added[:, layer], color=colour, label=f"layer {layer + 1}, $k_{{t+1}}$"
+        for paths, colour, dash, label in (
+            (added, COLOURS[0], "-", "$k_{t+1}$, put on it when it is announced"),
+            (taken, COLOURS[1], "--", "$k_t$, estimated when it is learned"),
+        ):
+            panel.plot(batches, paths.mean(axis=1), color=colour, ls=dash, label=label)
+            panel.fill_between(
+                batches, *np.quantile(paths, (0, 1), axis=1), color=colour, alpha=0.2
             )
-            panel.plot(batches, taken[:, layer], color=colour, ls=":", label="$k_t$")
         mark_ends(panel, record["task_ends"])
         panel.set(yscale="log", title=style, xlabel="batch", ylabel="forward strength k")
-    panel.legend(fontsize="x-small", ncols=2)
-    figure.suptitle(
-        "-kF-Bayes, one seed: full lines k put on the announced batch, dotted its k a step later"
-    )
+        panel.legend(fontsize="small")
+    figure.suptitle("Both strengths of each batch; mean and range of the layers, one seed")
     figure.savefig(path, dpi=150)
 
 
