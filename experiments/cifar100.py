@@ -374,7 +374,7 @@ def draw_sensitivity(file: ResultsFile, path: Path) -> None:
     """What kappa and sigma decide, as printed above and taking out what was put in below."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 5), layout="constrained")
+    figure = Figure(figsize=(13, 5.6), layout="constrained")
     shown = {
         "prequential_loss": "prequential loss",
         "A_bar": "A-bar",
@@ -382,17 +382,21 @@ def draw_sensitivity(file: ResultsFile, path: Path) -> None:
         "k": "log10 of the mean k",
     }
     rows = figure.subplots(len(VARIANTS), len(shown), squeeze=False)
-    for row, variant in zip(rows, VARIANTS, strict=True):
-        record = file.records[f"sensitivity | {variant}"]
-        for panel, (name, title) in zip(row, shown.items(), strict=True):
-            values = np.array(record[name])
-            mesh = panel.pcolormesh(np.log10(values) if name == "k" else values, cmap="cividis")
-            figure.colorbar(mesh, ax=panel)
-            panel.set_title(f"{title}, {variant}", fontsize="small")
+    records = [file.records[f"sensitivity | {variant}"] for variant in VARIANTS]
+    for column, (name, title) in zip(rows.T, shown.items(), strict=True):
+        values = np.array([record[name] for record in records])
+        values = np.log10(values) if name == "k" else values
+        for panel, of_variant, variant in zip(column, values, VARIANTS, strict=True):
+            mesh = panel.pcolormesh(
+                of_variant, cmap="cividis", vmin=values.min(), vmax=values.max()
+            )
+            span = f"{of_variant.min():.3g} to {of_variant.max():.3g}"
+            panel.set_title(f"{title}\n{variant}:\n{span}", fontsize="small")
             labels = [f"{sigma:.0e}" for sigma in SIGMAS]
             panel.set_xticks(np.arange(len(SIGMAS)) + 0.5, labels, fontsize="x-small")
             panel.set_yticks(np.arange(len(KAPPAS)) + 0.5, [f"{kappa:g}" for kappa in KAPPAS])
             panel.set(xlabel="sigma", ylabel="kappa")
+        figure.colorbar(mesh, ax=list(column))
     figure.suptitle("CIFAR-100/10, one seed: -kF-Bayes over kappa and sigma")
     figure.savefig(path, dpi=130)
 
