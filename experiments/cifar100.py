@@ -359,8 +359,8 @@ def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
             record = file.records[f"strengths | {name} | {tasks} tasks"]
             batches = np.arange(2, NUM_BATCHES + 1)
             put, taken = np.array(record["k_next"])[:-1], np.array(record["k_t"])[1:]
-            panel.plot(batches, put, color=colour, lw=0.9, label=f"{name}: put on it when announced")
-            panel.plot(batches, taken, color=colour, ls=":", lw=1.2, label="estimated when learned")
+            panel.plot(batches, put, color=colour, lw=0.9, label=f"{name}, announced")
+            panel.plot(batches, taken, color=colour, ls=":", lw=1.2, label="the same, learned")
         panel.set(yscale="log", title=f"CIFAR-100/{tasks}", xlabel="batch")
         mark_ends(panel, record["task_ends"] if tasks <= 20 else [])
     panels[0].set_ylabel("forward strength k")
