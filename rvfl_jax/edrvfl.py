@@ -45,8 +45,10 @@ from rvfl_jax.postponed import from_sums, postponed_form
 from rvfl_jax.solvers import covariance, information, square_root
 from rvfl_jax.solvers.contract import Batch, Readout, Report
 from rvfl_jax.strength import (
+    FORM,
     ConstantK,
     Strength,
+    is_of_old,
     is_random,
     is_ridge,
     resolve_strength,
@@ -211,6 +213,8 @@ def edrvfl(
     weight_scale = per_layer("weight_scale", weight_scale, num_layers, minimum=0.0, strict=True)
     resolve_activation(activation)
     resolve_weight_init(weight_init)
+    if not options.forward:
+        strength = ConstantK(None)
     return _edrvfl(options, jax.tree.map(plain_numbers, Numbers(ridge, strength, weight_scale)))
 
 
@@ -402,6 +406,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             weight_init=weight_init,
             weight_scale=weight_scale,
             ensemble=ensemble,
+            **({} if is_of_old(strength) else {"form": FORM}),
         ),
     )
 

@@ -54,16 +54,18 @@ def merged_state(a: Any, b: Any, ridge: Any, columns: Array) -> Any:
 
 
 def forgotten_state(state: Any, ridge: Any, factor: Array) -> Any:
-    """A = lambda I + factor (A - lambda I) and B = factor B.
+    """A = lambda I + factor (A - lambda I) and B = lambda theta_0 + factor (B - lambda theta_0).
 
-    lambda I itself is never forgotten, so that eta_dagger stays below I / lambda whatever comes.
+    lambda I itself is never forgotten, nor is the prior, so that eta_dagger stays below I / lambda
+    whatever comes.
     """
     A, B = sums_of(state)
     eye = jnp.eye(A.shape[-1], dtype=A.dtype)
     ridges = jnp.broadcast_to(jnp.asarray(ridge, A.dtype), (len(A),))[:, None, None]
-    return from_sums(
-        state, factor * A + (1.0 - factor) * ridges * eye, factor * B, state.num_learned
-    )
+    kept = factor * B
+    if state.prior is not None:
+        kept = kept + (1.0 - factor) * ridges * state.prior
+    return from_sums(state, factor * A + (1.0 - factor) * ridges * eye, kept, state.num_learned)
 
 
 def grown_state(state: Any, num_classes: int) -> Any:

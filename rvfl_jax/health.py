@@ -2,7 +2,10 @@
 
 Whatever form a solver has, its readout must satisfy A theta = B with the sums
 
-    A = lambda I + sum_i c_i D_i^T D_i,      B = sum_i D_i^T Y_i.
+    A = lambda I + sum_i c_i D_i^T D_i,      B = lambda theta_0 + sum_i D_i^T Y_i,
+
+with c_i = 1 but for the first batch of the paper's cold start, Y_i as it was taught, and
+theta_0 = 0 unless the learner began from a readout.
 
 `Ledger` keeps tr(A) and the sketches U^T A and U^T B for a few fixed columns U of random
 signs, which cost O(b d) a step. E[U U^T] is proportional to I, so the norm of
@@ -73,7 +76,7 @@ def residual(
         theta: (d, m) a readout that solves the system with forward strength k.
         k: scalar; 0 for the readout without forward term.
         DU_next: (b', r) probe of the announced batch.
-        guess_next: (b', m) D' theta.
+        guess_next: (b', m) D' (theta - theta_0).
     """
     gap = matmul(ledger.gram, theta) - ledger.moment
     if not isinstance(k, float) or k > 0:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial, wraps
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import jax
@@ -69,15 +70,14 @@ def shared_programs(
             `options` are hashable; `numbers` are a pytree, nothing is known of their values.
 
     Returns:
-        The same with compiled functions. Options without a hash are taken for unlike all others.
+        The same with compiled functions. Learners share programs where every option is known by
+        its value; with another (a lambda, an object that may change) a learner has its own.
     """
 
     @wraps(functions)
     def make(options: Any, numbers: Any) -> Learner:
         learner = functions(options, numbers)
-        try:
-            hash(options)
-        except TypeError:
+        if not all(map(_known_by_value, options)):
             return _with_programs(learner, lambda name: _own_program(getattr(learner, name)))
 
         def program(name: str) -> Callable[..., Any]:
@@ -88,6 +88,16 @@ def shared_programs(
         return learner
 
     return make
+
+
+def _known_by_value(option: Any) -> bool:
+    """Whether equal options will always do the same: no closures, no objects that may change."""
+    if isinstance(option, FunctionType | BuiltinFunctionType):
+        return "<" not in option.__qualname__
+    by_identity: Any = object.__hash__
+    if callable(option) and type(option).__hash__ is by_identity:
+        return type(option).__module__.partition(".")[0] in ("jax", "jaxlib", "numpy")
+    return isinstance(option, Hashable)
 
 
 def _own_program(function: Callable[..., Any]) -> Callable[..., Any]:

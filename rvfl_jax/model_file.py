@@ -19,7 +19,7 @@ from rvfl_jax.label_map import LabelMap
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.programs import Knowledge
 from rvfl_jax.regressor import EdRVFLRegressor
-from rvfl_jax.strength import AdaptiveK, adaptive_k
+from rvfl_jax.strength import FORM, AdaptiveK, adaptive_k, is_of_old
 
 FILE = "model.npz"
 KINDS = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
@@ -125,7 +125,7 @@ def _encoded(name: str, value: Any) -> Any:
     if isinstance(value, AdaptiveK):
         parts = (value.kappa, value.sigma)
         kappa, sigma = (np.asarray(part, float).tolist() for part in parts)
-        return {"adaptive_k": [kappa, sigma, value.estimator, value.reuse_k]}
+        return {"adaptive_k": [kappa, sigma, value.estimator, value.reuse_k, FORM]}
     if isinstance(value, tuple):
         return {"tuple": [_encoded(name, part) for part in value]}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -147,7 +147,13 @@ def _decoded(value: Any) -> Any:
         return value
     (kind, content), *_ = value.items()
     if kind == "adaptive_k":
-        return adaptive_k(*content)
+        k = adaptive_k(*content[:4])
+        if len(content) < 5 and not is_of_old(k):
+            raise ValueError(
+                f"k: expected the {k.estimator} strength of form {FORM}, got one of an earlier"
+                " form, which learned otherwise; learn the model anew"
+            )
+        return k
     if kind == "tuple":
         return tuple(_decoded(part) for part in content)
     return {_decoded(k): _decoded(v) for k, v in content}

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import finite, shape
+from rvfl_jax.checks import finite, is_traced, shape
 from rvfl_jax.health import ledger_of
 from rvfl_jax.linalg import matmul, scope_of, spd_inverse
 from rvfl_jax.types import Array
@@ -31,14 +31,15 @@ def with_prior(state: Any, theta_0: Any) -> Any:
 
     Args:
         state: of `learner.init`, before anything is learned.
-        theta_0: (L, d, m) finite numbers.
+        theta_0: (L, d, m) finite numbers; may be traced.
 
     Raises:
         ValueError: on another shape, numbers that are not finite, or a state that has learned.
     """
     shape("theta_0", theta_0, np.shape(state.theta), "(L, d, m) of the state")
-    finite("theta_0", np.asarray(theta_0))
-    if int(state.num_learned):
+    if not is_traced(theta_0):
+        finite("theta_0", np.asarray(theta_0))
+    if not is_traced(state.num_learned) and int(state.num_learned):
         raise ValueError(
             f"state: expected one that has learned nothing, got one of {int(state.num_learned)}"
             " batches"

@@ -65,7 +65,7 @@ def offline_scores(
     """(L, n, m) test scores of the expert that learns the whole stream at once, eq. (5).
 
     The expert has the random features that `learner.init(key, ...)` draws, so it is the
-    reference of every run with that key and network, whatever its k.
+    reference of every run with that key and network, whatever its k, that began from no prior.
 
     Raises:
         ValueError: if the method has no offline counterpart, or on unusable data.

@@ -11,24 +11,31 @@ with D = D_t for the penalty of the batch that it learns.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.checks import is_traced, one_of, per_layer
-from rvfl_jax.linalg import inverse_factor, shifted_solve, symmetrise
+from rvfl_jax.linalg import inverse_factor, is_finite, shifted_solve, symmetrise
 from rvfl_jax.types import Array
 
 ESTIMATORS = ("inverse_trace", "trace", "random_diagonal", "random_variance")
 
 
+# Of the algorithm behind an adaptive k, told in descriptions and saved models: before 2, the
+# difference of the two strengths stayed in eta_dagger, and "random_diagonal" was what
+# "random_variance" is.
+FORM = 2
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ConstantK:
-    """The same k at every step: 0 is -R, 1 is -F, anything else -kF."""
+    """The same k at every step: 0 is -R, 1 is -F, anything else -kF; None is 0 for good."""
 
-    k: Array | float
+    k: Any
 
 
 @partial(
@@ -122,6 +129,13 @@ def estimates(strength: Strength) -> bool:
     return isinstance(strength, AdaptiveK) and not strength.reuse_k
 
 
+def is_of_old(strength: Strength) -> bool:
+    """Whether this strength was the same before `FORM`."""
+    if isinstance(strength, ConstantK):
+        return True
+    return strength.reuse_k and strength.estimator not in ("random_diagonal", "random_variance")
+
+
 def estimate_k(strength: AdaptiveK, Q: Array, valid: Array, key: Array | None) -> Array:
     """Strength of one batch for one sub-learner, eq. (29) or a cheaper estimator.
 
@@ -190,7 +204,9 @@ def k_in_hand(
     return estimate_k(strength, symmetrise(shifted_solve(M, k_added, M)), valid, key)
 
 
-def taught_targets(strength: Strength, Y: Array, V: Array, k_added: Array, k_t: Array) -> Array:
+def taught_targets(
+    strength: Strength, Y: Array, V: Array, k_added: Array, k_t: Array
+) -> tuple[Array, Array]:
     """What eq. (27) teaches of a batch: Y + (k_t - k_added) V, as printed; Y with a reused k.
 
     Eq. (27) takes out k_t D_t^T D_t theta_t where eta_t holds k_added D_t^T D_t. Multiplied by
@@ -205,7 +221,12 @@ def taught_targets(strength: Strength, Y: Array, V: Array, k_added: Array, k_t: 
         k_added: scalar, what the step before put on this batch; 0 if nobody announced it, and
             then nothing is taken out.
         k_t: scalar, what Algorithm 2 estimates for it now.
+
+    Returns:
+        The targets, and False where k_t or what it teaches is not finite: then they are Y.
     """
     if not estimates(strength):
-        return Y
-    return Y + jnp.where(k_added > 0, k_t - k_added, 0.0) * V
+        return Y, jnp.ones((), bool)
+    guess = jnp.where(k_added > 0, k_t - k_added, 0.0) * V
+    sound = jnp.isfinite(k_t) & is_finite(guess)
+    return Y + jnp.where(sound, guess, 0.0), sound

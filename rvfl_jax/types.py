@@ -28,11 +28,12 @@ class StepInfo(NamedTuple):
         sigma_share: (L,) part of the trace in eq. (29) that sigma alone decides;
             near 1 when k has collapsed to plain ridge, 0 for a constant k.
         healthy: (L,) False where input or linear algebra was not finite. An unhealthy
-            batch leaves what was learned before untouched. False, too, where `residual`
+            batch leaves what was learned before untouched; where a strength alone could not be
+            had, only its term is left out. False, too, where `residual`
             is beyond 1: the readout has lost what was learned.
         residual: (L,) relative residual ||A theta - B|| / ||B|| of the readout against
-            the accumulated Gram A = lambda I + sum D^T D and moment B = sum D^T Y,
-            estimated from random sketches; NaN where a method has none.
+            the accumulated Gram A = lambda I + sum D^T D and moment B = lambda theta_0 +
+            sum D^T Y, estimated from random sketches; NaN where a method has none.
         condition: (L,) tr(A) / lambda, an upper bound of the condition of A that is close
             where the smallest eigenvalue is lambda; NaN where a method has none.
     """
@@ -91,8 +92,8 @@ class StreamForm(NamedTuple):
         postponed: for streams on which decisions are rarely wanted; None where a method
             has to decide at every batch.
         read_leading: `(carry, Z, columns) -> (L, n, columns)` raw scores of the leading
-            columns, a static number, for methods that give classes never met the score 0;
-            None for all others.
+            columns, a static number, for methods that give classes never met the score 0
+            (unless they began from a readout that knows them); None for all others.
         follow: for small batches and many classes, where the scores of a test set change by
             little at each step; None where a method has no such form.
     """
@@ -130,8 +131,9 @@ class Learner:
 
     Handed to a compiled function it is traced: its numbers are leaves, and all else is part of
     the structure. Two learners of one design so run one program, whatever their lambda and k,
-    and are equal if their numbers are. One that was put together by hand, or changed by
-    `dataclasses.replace`, has no leaves and is equal to itself alone.
+    and are equal if their numbers are, in kind and value. One that was put together by hand, was
+    changed by `dataclasses.replace`, or has an option that may change (a lambda, an object with
+    state) has no leaves and is equal to itself alone. k is no leaf where it is known to be 0.
 
     Attributes:
         init: `(key, num_features, num_classes) -> state`.

@@ -214,6 +214,7 @@ def test_14_fewer_rows_than_nodes(nodes):
 def test_15_few_programs_for_many_batch_sizes():
     """jax 803, 2072."""
     X, y = rows(600)
+    jax.clear_caches()
     model = EdRVFLClassifier(num_layers=1, num_nodes=17, random_state=0)
     start = 0
     with counted_compilations() as made:
@@ -225,6 +226,7 @@ def test_15_few_programs_for_many_batch_sizes():
 
 def test_15_few_programs_where_batches_are_announced():
     X, y = rows(600)
+    jax.clear_caches()
     model = EdRVFLClassifier(num_layers=1, num_nodes=18, k=1.0, random_state=0)
     start = 0
     with counted_compilations() as made:

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, adaptive_k, load_model, save_model
+from rvfl_jax import (
+    EdRVFLClassifier,
+    EdRVFLRegressor,
+    adaptive_k,
+    load_model,
+    model_file,
+    save_model,
+)
 from rvfl_jax.checkpoint import load_checkpoint_file, restore, save_checkpoint
 from rvfl_jax.model_file import FILE
 from tests.streams import environment
@@ -156,6 +163,27 @@ def test_models_answer_and_go_on_to_the_last_bit(tmp_path, name):
         each.partial_fit(X[80:], given[80:])
     np.testing.assert_array_equal(twin.predict_proba(X), model.predict_proba(X))
     assert twin.num_rows_seen_ == model.num_rows_seen_ == 120
+
+
+def test_models_of_an_earlier_form_are_refused(tmp_path, monkeypatch):
+    X, y = blobs()
+    for name, refused in (("bayes", True), ("forward, held", False)):
+        encoded = model_file._encoded
+
+        def earlier(name, value, encoded=encoded):
+            found = encoded(name, value)
+            if isinstance(found, dict) and "adaptive_k" in found:
+                found["adaptive_k"] = found["adaptive_k"][:4]
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(model_file, "_encoded", earlier)
+            save_model(EdRVFLClassifier(**MODELS[name]).fit(X, y), tmp_path / name)
+        if refused:
+            with pytest.raises(ValueError, match=r"strength of form 2, got one of an earlier"):
+                load_model(tmp_path / name)
+        else:
+            load_model(tmp_path / name)
 
 
 def test_regressors_and_names_of_features_survive(tmp_path):

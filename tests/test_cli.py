@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
+import jax
 import matplotlib.image
 import numpy as np
 import pytest
@@ -94,6 +95,7 @@ def test_every_style_takes_at_most_three_compilations():
         made.clear()
         label[0] = style
 
+    jax.clear_caches()
     with counted_compilations() as made:
         compare(Config(batches=10, num_layers=1, num_nodes=13, seeds=5), progress)
     assert all(0 < per_label[style] <= 3 for style in ("-R", "-F", "-kF-Bayes")), per_label

@@ -166,6 +166,20 @@ def test_adaptive_k_is_algorithm_2(reuse_k, cold_start, solver):
     assert (max(differ) == 0) is reuse_k, "the printed strengths are two, the reused one"
 
 
+def test_long_batches_take_the_wide_form_of_equation_29():
+    """400 rows in 9 batches: more than the 15 features in each, weighted."""
+    check_algorithm_2(
+        reweighted(ragged_stream(400)),
+        1,
+        kappa=0.3,
+        sigma=0.2,
+        estimator="inverse_trace",
+        reuse_k=False,
+        cold_start="exact",
+        solver="information",
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", EVERY_SOLVER)
 @pytest.mark.parametrize("cold_start", ["exact", "paper"])

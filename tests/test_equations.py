@@ -115,6 +115,26 @@ def test_strengths_are_those_of_the_transcription():
         np.testing.assert_allclose(k, want, rtol=tolerances.REORDERED)
 
 
+def test_what_is_left_is_that_of_the_transcription():
+    stream = batches()
+    D, Y = stream[0]
+    want = paper.offline_dual(D, Y, LAMBDA)
+    assert relative_error(equations.offline_dual(D, Y, LAMBDA), want) <= tolerances.REORDERED
+    theta_0 = np.random.default_rng(1).normal(size=(6, 3))
+    theta, eta_dagger = theta_0, equations.initial_rate(LAMBDA, 6)
+    *recursion, _ = paper.equation_20(stream, LAMBDA, 1.4, theta_0)
+    for t, want in enumerate(recursion):
+        (D, Y), (D_next, _) = stream[t : t + 2]
+        eta_dagger = equations.absorbed(eta_dagger, D)
+        eta = equations.announced(eta_dagger, D_next, 1.4)
+        theta = equations.theta_with_prior(theta, eta, D, Y, D_next, 1.4, theta_0)
+        assert relative_error(theta, want) <= tolerances.CLOSED_FORM
+    P, y = np.random.default_rng(2).uniform(size=(9, 4)), np.arange(9) % 4
+    np.testing.assert_allclose(equations.acc(P, y), paper.immediate_accuracy(P, y))
+    losses = [0.5, 0.25, 0.125]
+    np.testing.assert_allclose(metrics.cumulative_regret(losses), paper.cumulative_regret(losses))
+
+
 def test_metrics_are_those_of_the_package():
     rng = np.random.default_rng(0)
     R, R_ind = rng.uniform(size=(4, 4)), rng.uniform(size=4)

@@ -127,6 +127,37 @@ def test_an_activation_without_a_hash_is_no_error(stream):
     np.testing.assert_array_equal(run.state.theta, same.state.theta)
 
 
+class Gain:
+    """An activation that may change."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, z):
+        return jnp.tanh(self.scale * z)
+
+
+def test_what_may_change_is_compiled_anew(stream):
+    gain = Gain(1.0)
+    first = rvfl_jax.run_stream(make(activation=gain), stream, key=KEY).state
+    gain.scale = 3.0
+    second = rvfl_jax.run_stream(make(activation=gain), stream, key=KEY).state
+    fresh = rvfl_jax.run_stream(make(activation=Gain(3.0)), stream, key=KEY).state
+    assert not np.array_equal(first.theta, second.theta)
+    np.testing.assert_array_equal(second.theta, fresh.theta)
+    for option in (gain, lambda z: z):
+        assert make(activation=option) != make(activation=option)
+        assert make(activation=option).recipe is None
+
+
+def test_k_known_to_be_0_is_no_number_to_change():
+    learner = make(k=0.0)
+    assert len(jax.tree.leaves(learner)) == 2
+    assert jax.tree.map(lambda number: 2 * number, learner) == make(
+        k=0.0, ridge=1.0, weight_scale=2.0
+    )
+
+
 def test_traced_numbers_make_equal_learners_only_of_themselves():
     seen = []
 

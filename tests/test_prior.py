@@ -91,6 +91,35 @@ def test_a_run_in_double_is_the_closed_form(solver):
     assert run.history.residual.max() < 1e-9
 
 
+def test_algorithm_2_as_printed_minimises_equation_26_around_a_prior():
+    stream = reweighted(ragged_stream())
+    learner = make(rvfl_jax.adaptive_k(0.7, 0.2))
+    state, theta_0 = begun(learner)
+    batches = [rows_of(stream, state, layer) for layer in range(2)]
+    slope = jax.grad(equations.recursive_objective)
+    for t in range(8):
+        Y = rvfl_jax.one_hot(stream.y[t], 4)
+        weights = {"weight_t": stream.weight[t], "weight_next": stream.weight[t + 1]}
+        after, info = learner.step(state, stream.X[t], Y, stream.X[t + 1], **weights)
+        for layer, ((D, Y_t), (D_next, _)) in enumerate(b[t : t + 2] for b in batches):
+            eta_t = equations.announced(state.eta_dagger[layer], D, info.k_t[layer])
+            around = after.theta[layer], state.theta[layer], eta_t, D, Y_t, D_next
+            strengths = info.k_t[layer], info.k_next[layer]
+            steep = slope(*around, *strengths, theta_0[layer])
+            scale = np.abs(D.T @ Y_t).max() + np.abs(np.linalg.inv(eta_t) @ theta_0[layer]).max()
+            assert np.abs(steep).max() <= tolerances.CLOSED_FORM * scale
+        state = after
+
+
+def test_a_prior_may_be_traced():
+    learner = make()
+    state, theta_0 = begun(learner)
+    fresh = state._replace(theta=0 * state.theta, theta_ridge=0 * state.theta, prior=None)
+    jitted = jax.jit(rvfl_jax.with_prior)(fresh, theta_0)
+    np.testing.assert_array_equal(jitted.theta, state.theta)
+    np.testing.assert_allclose(jitted.ledger.moment, state.ledger.moment, atol=1e-12)
+
+
 def test_algorithm_2_as_printed_begins_at_a_prior_in_every_solver():
     stream = reweighted(ragged_stream())
     thetas = []

@@ -45,6 +45,8 @@ def test_descriptions_name_arrays_and_functions():
     assert "ridge=[0.1, 0.2]" in learner.description
     assert "tanh" in learner.description
     assert "AdaptiveK(kappa=1.0, sigma=1e-05" in learner.description
+    # Of what learns otherwise than it did, so that no checkpoint of before is gone on with.
+    assert learner.description.endswith("form=2)")
     seen = []
 
     def traced(k):

@@ -70,7 +70,7 @@ def test_another_ridge_afterwards_equals_having_learned_with_it(stream):
 
 @pytest.mark.parametrize("reuse_k", [True, False])
 def test_which_adaptive_strengths_it_holds_for(stream, reuse_k):
-    """The literal -kF-Bayes leaves something of its forward terms in eta_dagger."""
+    """-kF-Bayes as printed teaches part of its own guesses, which hang on lambda."""
     k = rvfl_jax.adaptive_k(1.0, 0.1, reuse_k=reuse_k)
     states = {
         ridge: rvfl_jax.run_stream(make(ridge, k), stream, key=KEY).state for ridge in (0.5, 3.0)

@@ -127,7 +127,7 @@ def regret_and_divergence(run: Run, *, against: str = "labels", axes: Any = None
         axes: to draw in, which are those of the regret; those of a new figure when None.
 
     Raises:
-        ValueError: if the run had no expert to compare with.
+        ValueError: if it is to be against the expert, and the run had none.
     """
     history = _looked(run)
     if one_of("against", against, ("labels", "expert")) == "labels":

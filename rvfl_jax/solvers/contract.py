@@ -94,12 +94,6 @@ def gram_weight(skip: Array | None, like: Array) -> Array:
     return one if skip is None else jnp.where(skip, 0.0, one)
 
 
-def finite_or(k: Array, instead: Array) -> tuple[Array, Array]:
-    """The strength and True, or `instead` and False where it could not be estimated."""
-    sound = jnp.isfinite(k)
-    return jnp.where(sound, k, instead), sound
-
-
 def strength_or_none(k: Array, upcoming: Batch) -> Array:
     """k, or 0 where nothing was announced."""
     return jnp.where(jnp.any(upcoming.valid), k, 0.0)

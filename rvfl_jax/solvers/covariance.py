@@ -36,7 +36,6 @@ from rvfl_jax.solvers.contract import (
     Batch,
     Readout,
     Report,
-    finite_or,
     gram_weight,
     look_ahead,
     strength_or_none,
@@ -99,8 +98,8 @@ def advance(
         skip_gram: True on the first batch of the paper's cold start, None where it is exact.
         keys: PRNG keys for the two estimates of k, or None.
     """
-    k_t, estimated = finite_or(k_in_hand(strength, carry.M, carry.k, batch.valid, keys[0]), carry.k)
-    Y = taught_targets(strength, Y, carry.V, carry.k, k_t)
+    k_t = k_in_hand(strength, carry.M, carry.k, batch.valid, keys[0])
+    Y, estimated = taught_targets(strength, Y, carry.V, carry.k, k_t)
     c = gram_weight(skip_gram, carry.k)
     X = inverse_factor(identity_plus(c, carry.M))
     P, C, absorbed = _absorb(carry, Y, usable, X, c)

@@ -26,7 +26,6 @@ from rvfl_jax.solvers.contract import (
     Batch,
     Readout,
     Report,
-    finite_or,
     gram_weight,
     strength_or_none,
 )
@@ -81,8 +80,8 @@ def advance(
 ) -> tuple[Carry, Report]:
     """Learn the batch in hand and announce the next one; see `covariance.advance`."""
     del forward  # a vanishing k saves nothing here
-    k_t, estimated = finite_or(_strength_in_hand(carry, batch, strength, keys[0]), carry.k)
-    Y = taught_targets(strength, Y, carry.V, carry.k, k_t)
+    k_t = _strength_in_hand(carry, batch, strength, keys[0])
+    Y, estimated = taught_targets(strength, Y, carry.V, carry.k, k_t)
     c = gram_weight(skip_gram, carry.k)
     moment = matmul_tn(batch.D, Y)
     S = gram(upcoming.D)

@@ -28,7 +28,6 @@ from rvfl_jax.solvers.contract import (
     Batch,
     Readout,
     Report,
-    finite_or,
     gram_weight,
     look_ahead,
     strength_or_none,
@@ -81,10 +80,8 @@ def advance(
     keys: tuple[Array | None, Array | None],
 ) -> tuple[Carry, Report]:
     """Learn the batch in hand and announce the next one; see `covariance.advance`."""
-    k_t, estimated = finite_or(
-        k_in_hand(strength, matmul_tn(carry.Q, carry.Q), carry.k, batch.valid, keys[0]), carry.k
-    )
-    taught = taught_targets(strength, Y, carry.V, carry.k, k_t)
+    k_t = k_in_hand(strength, matmul_tn(carry.Q, carry.Q), carry.k, batch.valid, keys[0])
+    taught, estimated = taught_targets(strength, Y, carry.V, carry.k, k_t)
     c = gram_weight(skip_gram, carry.k)
     D, Y = jnp.where(usable, batch.D, 0.0), jnp.where(usable, taught, 0.0)
     R, z = qr_update(carry.R, carry.z, c * D, c * Y)
