@@ -178,7 +178,7 @@ def _guarded_on_top(case: Case) -> Record:
 
 
 def _strengths(features: str, tasks: int) -> Record:
-    """K put in and k taken out by -kF-Bayes as printed, at every batch of the first seed."""
+    """Both strengths of -kF-Bayes as printed, at every batch of the first seed."""
     case = cifar100_case(features, 0, num_tasks=tasks, num_batches=NUM_BATCHES)
     history = run_stream(
         learner_of("-kF-Bayes"), case.stream, key=jax.random.key(0), expert=None

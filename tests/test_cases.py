@@ -188,14 +188,17 @@ def test_13_zero_input_under_forgetting(intercept):
     """padasip 5."""
     X, y = rows(90)
     model = EdRVFLClassifier(**SMALL, forgetting=0.99, intercept=intercept).partial_fit(X, y)
-    before = model.predict(X), np.asarray(model._known.state.eta_dagger)
+    eta = np.asarray(model._known.state.eta_dagger)
+    before = model.predict(X), eta, model.decision_function(X)
     for _ in range(9):
         model.partial_fit(np.zeros((5000, 5)), np.zeros(5000, int))
     eta = np.asarray(model._known.state.eta_dagger)
     assert np.isfinite(eta).all()
+    assert np.linalg.eigvalsh(eta).max() <= (1 + 1e-9) / float(model.ridge)
     if not intercept:  # else a row of zeros is a constant, and that is learned
         np.testing.assert_allclose(eta, before[1], atol=1e-9)
         np.testing.assert_array_equal(model.predict(X), before[0])
+        np.testing.assert_allclose(model.decision_function(X), before[2], atol=1e-9)
 
 
 @pytest.mark.parametrize("nodes", [64, 200])

@@ -265,19 +265,6 @@ def test_forgetting_is_discounted_ridge():
     np.testing.assert_allclose(model.class_count_, np.bincount(y, rate**age))
 
 
-def test_zero_rows_forget_nothing_and_stay_bounded():
-    X, y = blobs()
-    options = SMALL | {"forgetting": 0.9, "intercept": False}
-    model = EdRVFLClassifier(**options).partial_fit(X, y)
-    before = model.decision_function(X)
-    for _ in range(10):
-        model.partial_fit(np.zeros((4500, 5)), np.zeros(4500, int))
-    assert_close(model.decision_function(X), before, tolerances.CLOSED_FORM)
-    eta = np.asarray(model._known.state.eta_dagger)
-    assert np.isfinite(eta).all()
-    assert np.linalg.eigvalsh(eta).max() <= (1 + 1e-9) / SMALL["ridge"]
-
-
 def test_constant_rows_do_not_wind_up():
     model = EdRVFLClassifier(**SMALL | {"forgetting": 0.5})
     for _ in range(50):
