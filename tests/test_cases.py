@@ -15,7 +15,7 @@ from rvfl_jax.metrics import forgetting
 from tests import references
 from tests.compilations import counted_compilations
 
-SMALL = {"num_layers": 1, "num_nodes": 16, "random_state": 0}
+SMALL = {"num_layers": 1, "num_nodes": 12, "random_state": 0}
 
 
 def rows(n, classes=3, features=5, seed=0):

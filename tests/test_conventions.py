@@ -5,7 +5,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor
 
-SMALL = {"num_layers": 1, "num_nodes": 16, "random_state": 0}
+SMALL = {"num_layers": 1, "num_nodes": 12, "random_state": 0}
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
