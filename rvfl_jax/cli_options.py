@@ -256,7 +256,7 @@ def _add_style_options(parser: argparse.ArgumentParser) -> None:
         choices=("inverse_trace", "trace", "random_diagonal", "random_variance"),
         default="inverse_trace",
         metavar="NAME",
-        help="of the adaptive k: inverse_trace, trace, random_diagonal or random_variance",
+        help="of the adaptive k: %(choices)s",
     )
     group.add_argument(
         "--reuse-k",

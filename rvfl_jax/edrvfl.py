@@ -254,7 +254,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         readout = Readout(
             state.eta_dagger, state.eta, state.theta_ridge, state.theta, state.k, state.root
         )
-        in_hand = jax.vmap(lambda r, *rows: solve.begin(r, _batch(batch.valid, *rows)))(
+        in_hand = jax.vmap(lambda r, D, prior: solve.begin(r, Batch(D, batch.valid, prior)))(
             readout, batch.D, _prior_guess(batch.D, state.prior)
         )
         rest = Rest(~jnp.any(batch.valid), state.theta, state.k)
@@ -409,10 +409,6 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             **({} if is_of_old(strength) else {"form": FORM}),
         ),
     )
-
-
-def _batch(valid: Array, D: Array, prior: Array | None) -> Batch:
-    return Batch(D, valid, prior)
 
 
 def _prior_guess(D: Array, prior: Array | None) -> Array | None:

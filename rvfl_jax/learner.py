@@ -36,8 +36,13 @@ def combiner(kind: str) -> Callable[[Array], Array]:
         ValueError: on any other kind.
     """
     if one_of("ensemble", kind, ENSEMBLES) == "mean":
-        return lambda scores: jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0)
+        return mean_softmax
     return _median_softmax
+
+
+def mean_softmax(scores: Array) -> Array:
+    """(n, m) mean over sub-learners of the softmax of (L, n, m) scores, as in eqs. (34)-(35)."""
+    return jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0)
 
 
 def _median_softmax(scores: Array) -> Array:

@@ -8,11 +8,11 @@ stream as well. Equation numbers are the paper's.
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import rel_entr
 
+from rvfl_jax.learner import mean_softmax
 from rvfl_jax.types import Array
 
 PROTOCOLS = ("class_incremental", "seen", "task_aware", "task_id")
@@ -168,7 +168,7 @@ def regret(scores: Array, targets: Array) -> Array:
     Returns:
         Scalar.
     """
-    return squared_loss(jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0), targets)
+    return squared_loss(mean_softmax(scores), targets)
 
 
 def kl(scores: Array, targets: Array) -> Array:
@@ -183,7 +183,7 @@ def kl(scores: Array, targets: Array) -> Array:
     Returns:
         Scalar.
     """
-    return kl_divergence(targets, jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0))
+    return kl_divergence(targets, mean_softmax(scores))
 
 
 def excess_loss(scores: Array, expert_scores: Array, targets: Array) -> Array:

@@ -9,6 +9,7 @@ once with D = D_{t+1} for the penalty that it adds and, in Algorithm 2 as printe
 with D = D_t for the penalty of the batch that it learns.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -185,22 +186,31 @@ def sigma_share(strength: Strength, k: Array) -> Array:
     return jnp.where(k > 0, strength.kappa * strength.sigma / k, 0.0)
 
 
-def k_in_hand(
-    strength: Strength, M: Array, k_added: Array, valid: Array, key: Array | None
-) -> Array:
-    """k_t of the batch being learned, from D_t eta_t D_t^T = (I + k_added M)^-1 M.
+def k_in_hand(strength: Strength, k_added: Array, estimate: Callable[[AdaptiveK], Array]) -> Array:
+    """k_t of the batch being learned.
 
     Args:
         strength: of the forward term.
+        k_added: scalar, what the step before put on this batch.
+        estimate: eq. (29) of this batch anew, called for Algorithm 2 as printed alone.
+    """
+    if isinstance(strength, ConstantK):
+        return jnp.asarray(strength.k, k_added.dtype)
+    return k_added if strength.reuse_k else estimate(strength)
+
+
+def estimate_k_in_hand(
+    strength: AdaptiveK, M: Array, k_added: Array, valid: Array, key: Array | None
+) -> Array:
+    """k_t anew, from D_t eta_t D_t^T = (I + k_added M)^-1 M.
+
+    Args:
+        strength: scalar kappa and sigma.
         M: (b, b) = D_t eta_dagger D_t^T of before the step.
         k_added: scalar, what the step before put on this batch.
         valid: (b,) True for rows that count.
         key: see `estimate_k`.
     """
-    if isinstance(strength, ConstantK):
-        return jnp.asarray(strength.k, k_added.dtype)
-    if strength.reuse_k:
-        return k_added
     return estimate_k(strength, symmetrise(shifted_solve(M, k_added, M)), valid, key)
 
 

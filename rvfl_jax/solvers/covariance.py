@@ -40,7 +40,14 @@ from rvfl_jax.solvers.contract import (
     look_ahead,
     strength_or_none,
 )
-from rvfl_jax.strength import ConstantK, Strength, estimate_k, k_in_hand, taught_targets
+from rvfl_jax.strength import (
+    ConstantK,
+    Strength,
+    estimate_k,
+    estimate_k_in_hand,
+    k_in_hand,
+    taught_targets,
+)
 from rvfl_jax.types import Array
 
 
@@ -98,7 +105,11 @@ def advance(
         skip_gram: True on the first batch of the paper's cold start, None where it is exact.
         keys: PRNG keys for the two estimates of k, or None.
     """
-    k_t = k_in_hand(strength, carry.M, carry.k, batch.valid, keys[0])
+    k_t = k_in_hand(
+        strength,
+        carry.k,
+        lambda adaptive: estimate_k_in_hand(adaptive, carry.M, carry.k, batch.valid, keys[0]),
+    )
     Y, estimated = taught_targets(strength, Y, carry.V, carry.k, k_t)
     c = gram_weight(skip_gram, carry.k)
     X = inverse_factor(identity_plus(c, carry.M))

@@ -34,8 +34,8 @@ from rvfl_jax.strength import (
     ConstantK,
     Strength,
     estimate_k,
-    estimates,
     inverse_trace,
+    k_in_hand,
     taught_targets,
 )
 from rvfl_jax.types import Array
@@ -80,7 +80,9 @@ def advance(
 ) -> tuple[Carry, Report]:
     """Learn the batch in hand and announce the next one; see `covariance.advance`."""
     del forward  # a vanishing k saves nothing here
-    k_t = _strength_in_hand(carry, batch, strength, keys[0])
+    k_t = k_in_hand(
+        strength, carry.k, lambda adaptive: _estimate(carry, carry.S, batch, adaptive, keys[0])
+    )
     Y, estimated = taught_targets(strength, Y, carry.V, carry.k, k_t)
     c = gram_weight(skip_gram, carry.k)
     moment = matmul_tn(batch.D, Y)
@@ -130,14 +132,6 @@ def _fits(S: Array) -> Array:
 def _with_forward_term(A: Array, k: Array, S: Array) -> Array:
     """A + k S, and A where S is not finite; smooth in k, also at 0."""
     return A + k * jnp.where(_fits(S), S, 0.0)
-
-
-def _strength_in_hand(carry: Carry, batch: Batch, strength: Strength, key: Array | None) -> Array:
-    if isinstance(strength, ConstantK):
-        return jnp.asarray(strength.k, carry.k.dtype)
-    if not estimates(strength):
-        return carry.k
-    return _estimate(carry, carry.S, batch, strength, key)
 
 
 def _strength_announced(

@@ -37,6 +37,7 @@ from rvfl_jax.strength import (
     ConstantK,
     Strength,
     estimate_k,
+    estimate_k_in_hand,
     k_in_hand,
     taught_targets,
 )
@@ -80,7 +81,12 @@ def advance(
     keys: tuple[Array | None, Array | None],
 ) -> tuple[Carry, Report]:
     """Learn the batch in hand and announce the next one; see `covariance.advance`."""
-    k_t = k_in_hand(strength, matmul_tn(carry.Q, carry.Q), carry.k, batch.valid, keys[0])
+    M = matmul_tn(carry.Q, carry.Q)
+    k_t = k_in_hand(
+        strength,
+        carry.k,
+        lambda adaptive: estimate_k_in_hand(adaptive, M, carry.k, batch.valid, keys[0]),
+    )
     taught, estimated = taught_targets(strength, Y, carry.V, carry.k, k_t)
     c = gram_weight(skip_gram, carry.k)
     D, Y = jnp.where(usable, batch.D, 0.0), jnp.where(usable, taught, 0.0)
