@@ -392,10 +392,10 @@ def draw_sensitivity(file: ResultsFile, path: Path) -> None:
             )
             span = f"{of_variant.min():.3g} to {of_variant.max():.3g}"
             panel.set_title(f"{title}\n{variant}:\n{span}", fontsize="small")
-            labels = [f"{sigma:.0e}" for sigma in SIGMAS]
+            labels = [f"{power:.0f}" for power in np.log10(SIGMAS)]
             panel.set_xticks(np.arange(len(SIGMAS)) + 0.5, labels, fontsize="x-small")
             panel.set_yticks(np.arange(len(KAPPAS)) + 0.5, [f"{kappa:g}" for kappa in KAPPAS])
-            panel.set(xlabel="sigma", ylabel="kappa")
+            panel.set(xlabel="log10 of sigma", ylabel="kappa")
         figure.colorbar(mesh, ax=list(column))
     figure.suptitle("CIFAR-100/10, one seed: -kF-Bayes over kappa and sigma")
     figure.savefig(path, dpi=130)
