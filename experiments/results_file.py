@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import date
@@ -25,8 +26,8 @@ class ResultsFile:
 
     A file of another configuration is set aside, never mixed with this one's records, and taken
     up again when its configuration returns; other seeds only add to what is there. "made" tells of
-    each record when, on what processor and with which versions it was made; records of before that
-    was kept have "versions" and "device" of all of them together.
+    each record when, in how many seconds, on what processor and with which versions it was made;
+    records of before that was kept have "versions" and "device" of all of them together.
     """
 
     def __init__(self, path: Path, config: Any):
@@ -53,9 +54,11 @@ class ResultsFile:
     def once(self, name: str, make: Callable[..., Record], *args: Any, **options: Any) -> Record:
         """The record of that name, made of the rest and written now unless it is there."""
         if name not in self.records:
+            start = time.perf_counter()
             self.records[name] = plain(make(*args, **options))
             self.content["made"][name] = {
                 "date": date.today().isoformat(),
+                "seconds": round(time.perf_counter() - start, 2),
                 "versions": versions(),
                 "python": platform.python_version(),
                 "processor": processor(),

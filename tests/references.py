@@ -80,16 +80,17 @@ def relative_error(got, want):
     return np.max(np.abs(got - want)) / np.max(np.abs(want))
 
 
-def sparse_windows(projections, X, *, l1):
-    """Windows of the broad learning system: ADMM on each, features scaled to [0, 1].
+def sparse_autoencoder(projections, basis, X, *, l1, shrink):
+    """What CRNet_I_MR.py's `preprocess` does of its random draws, and of the rows themselves.
 
-    `projections` (N2, s + 1, N1); the constant 0.1 stands last in every row.
+    `projections` (N2, s + 1, N1) and the orthonormal `basis`, (N3, N1 N2 + 1) with N3 > N1 N2.
     """
     rows = (X - X.mean(axis=1, keepdims=True)) / X.std(axis=1, keepdims=True)
     rows = np.hstack([rows, np.full((len(X), 1), 0.1)])
     windows = []
     for projection in projections:
         A = rows @ projection
+        A = (A - A.min(axis=0)) / (A.max(axis=0) - A.min(axis=0))
         inverse = np.linalg.inv(A.T @ A + np.eye(A.shape[1]))
         z = u = np.zeros((A.shape[1], rows.shape[1]))
         for _ in range(50):
@@ -98,7 +99,9 @@ def sparse_windows(projections, X, *, l1):
             u = u + x - z
         T = rows @ z.T
         windows.append((T - T.min(axis=0)) / (T.max(axis=0) - T.min(axis=0)))
-    return np.hstack(windows)
+    Z = np.hstack(windows)
+    arguments = np.hstack([Z, np.full((len(X), 1), 0.1)]) @ basis.T
+    return np.hstack([Z, np.tanh(shrink / arguments.max() * arguments)])
 
 
 def patch_features(

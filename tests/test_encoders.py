@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.linalg import orth
 
 import rvfl_jax
 from rvfl_jax import encoders
@@ -57,20 +58,29 @@ def test_same_key_same_features_other_key_others(make, digits):
     assert np.abs(first - other).max() > 0.01
 
 
-def test_sparse_windows_are_the_reference(digits):
-    encoder = sparse()
+@pytest.mark.parametrize("shrink", [0.8, 300.0])
+def test_sparse_autoencoder_is_the_predecessors(shrink, digits):
+    encoder = encoders.sparse_autoencoder(3, 4, 20, shrink=shrink)
     key = jax.random.key(3)
     params = encoder.fit(key, digits.X_train)
-    projections = jax.random.uniform(
-        jax.random.split(key)[0], (3, SIDE * SIDE + 1, 4), jnp.float32, minval=-1.0
+    draws, turn = jax.random.split(key)
+    projections = 2 * jax.random.normal(draws, (3, SIDE * SIDE + 1, 4), jnp.float32) - 1
+    basis = orth(2 * np.asarray(jax.random.normal(turn, (20, 13), jnp.float32), float) - 1)
+    # Singular vectors have no sign of their own.
+    basis *= np.sign((basis * np.asarray(params.directions).T).sum(axis=0))
+    want = references.sparse_autoencoder(
+        np.asarray(projections, float),
+        basis,
+        digits.X_train.astype(float),
+        l1=1e-3,
+        shrink=shrink,
     )
-    want = references.sparse_windows(
-        np.asarray(projections, float), digits.X_train.astype(float), l1=1e-3
-    )
-    got = encoders.encode(encoder, params, digits.X_train)[:, :12]
-    np.testing.assert_allclose(got, want, atol=SINGLE)
-    np.testing.assert_allclose(got.min(axis=0), 0, atol=1e-5)
-    np.testing.assert_allclose(got.max(axis=0), 1, atol=1e-5)
+    got = encoders.encode(encoder, params, digits.X_train)
+    np.testing.assert_allclose(got[:, :12], want[:, :12], atol=SINGLE)
+    np.testing.assert_allclose(got[:, :12].min(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(got[:, :12].max(axis=0), 1, atol=1e-5)
+    # The gain multiplies what rounding left.
+    np.testing.assert_allclose(got[:, 12:], want[:, 12:], atol=max(1.0, shrink) * 1e-5)
 
 
 def test_sparse_reconstruction_is_the_minimum(digits):

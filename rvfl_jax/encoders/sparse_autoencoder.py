@@ -1,5 +1,8 @@
 """The sparse autoencoder F of the broad learning system, which the paper takes from CRNet.
 
+Its constants are those of CRNet's public code: repository toil2sweet/CRNet, file CRNet_I_MR.py of
+commit e2462e1811a7, function `preprocess`.
+
 C. L. P. Chen, Z. Liu, "Broad Learning System", IEEE TNNLS 29(1), 2018, section III;
 S. Boyd et al., "Distributed Optimization and Statistical Learning via ADMM", 2011, 6.4.
 """
@@ -27,7 +30,7 @@ class SparseAutoencoderParams(NamedTuple):
         windows: (N2, s + 1, N1) sparse reconstruction weights of each window.
         low: (N2, N1) least value of each window feature over the fitted rows.
         span: (N2, N1) greatest minus least value.
-        directions: (N1 N2 + 1, N3) orthonormal rows or columns.
+        directions: (N1 N2 + 1, N3) orthonormal rows, or columns where there are fewer of them.
         gain: scalar, the factor inside tanh.
     """
 
@@ -44,17 +47,18 @@ def sparse_autoencoder(
     num_enhancement: int = 670,
     *,
     l1: float = 1e-3,
-    shrink: float = 2.0,
+    shrink: float = 300.0,
 ) -> Encoder:
     """N2 windows of N1 sparse autoencoder features and N3 enhancement nodes.
 
-    A row is standardised and a constant appended, giving x. Window i is
+    A row is standardised and the constant 0.1 appended, giving x. Window i is
 
         Z_i = (x w_i - low_i) / span_i,   w_i^T = argmin_w ||A_i w - X||^2 / 2 + l1 |w|_1,
 
-    where A_i = X P_i is a random projection of the fitted rows. The enhancement nodes are
-    tanh(gain [Z | c] Q) with random orthonormal Q and the gain at which the largest argument
-    over the fitted rows is `shrink`. Nothing is trained with labels.
+    where A_i are random projections X P_i of the fitted rows, P_i ~ 2 N(0, 1) - 1, each column
+    scaled to [0, 1] over them. The enhancement nodes are tanh(gain [Z | 0.1] Q). Q is an
+    orthonormal basis, by singular vectors, of a random matrix 2 N(0, 1) - 1, and the gain the one
+    at which the largest argument over the fitted rows is `shrink`. Nothing is trained with labels.
 
     Args:
         num_windows: N2.
@@ -62,8 +66,8 @@ def sparse_autoencoder(
         num_enhancement: N3; 0 for none.
         l1: weight of the penalty. The minimum is approached by 50 steps of ADMM, as published,
             which fall short of it where the Gram of A_i is far from 1 and l1 is not small.
-        shrink: largest argument of tanh. 0.8 in the code of the broad learning system; with 2
-            the published figures on Fashion-MNIST come out, and larger values do better.
+        shrink: largest argument of tanh; 300 in CRNet's code, so that nearly all nodes are signs,
+            0.8 in that of the broad learning system.
 
     Returns:
         Encoder of width N1 N2 + N3; windows lie in [0, 1] on the fitted rows.
@@ -83,13 +87,13 @@ def sparse_autoencoder(
         rows = _standardised(jnp.asarray(X, jnp.float32))
         draws, turn = jax.random.split(key)
         shape = (windows, rows.shape[1], width)
-        projections = jax.random.uniform(draws, shape, rows.dtype, minval=-1.0)
+        projections = 2 * jax.random.normal(draws, shape, rows.dtype) - 1
 
         def window(projection: Array) -> tuple[Array, Array, Array]:
-            weights = _sparse_reconstruction(matmul(rows, projection), rows, l1).T
-            raw = matmul(rows, weights)
-            low, high = jnp.min(raw, axis=0), jnp.max(raw, axis=0)
-            return weights, low, jnp.maximum(high - low, jnp.finfo(raw.dtype).tiny)
+            projected = matmul(rows, projection)
+            low, span = _range(projected)
+            weights = _sparse_reconstruction((projected - low) / span, rows, l1).T
+            return weights, *_range(matmul(rows, weights))
 
         weights, low, span = lax.map(window, projections)
         directions = _orthonormal(turn, windows * width + 1, extra)
@@ -114,6 +118,13 @@ def _standardised(X: Array) -> Array:
     return jnp.pad(rows, [(0, 0), (0, 1)], constant_values=CONSTANT)
 
 
+def _range(columns: Array) -> tuple[Array, Array]:
+    """Least value and span of each column, 1 where all values are the same."""
+    low = jnp.min(columns, axis=0)
+    span = jnp.max(columns, axis=0) - low
+    return low, jnp.where(span > 0, span, 1.0)
+
+
 def _sparse_reconstruction(A: Array, X: Array, l1: float) -> Array:
     """argmin_w ||A w - X||^2 / 2 + l1 |w|_1 by ADMM; (n, N1), (n, s + 1) to (N1, s + 1)."""
     factor = cholesky(gram(A) + jnp.eye(A.shape[1], dtype=A.dtype))
@@ -132,11 +143,13 @@ def _sparse_reconstruction(A: Array, X: Array, l1: float) -> Array:
 
 
 def _orthonormal(key: Array, rows: int, columns: int) -> Array:
-    """(rows, columns) with orthonormal columns where they fit, else orthonormal rows."""
+    """(rows, columns): orthonormal rows, or orthonormal columns where there are fewer of them."""
     if columns == 0:
         return jnp.zeros((rows, 0), jnp.float32)
-    draw = jax.nn.initializers.orthogonal()
-    return draw(key, (rows, columns), jnp.float32)
+    tall = (max(rows, columns), min(rows, columns))
+    draw = 2 * jax.random.normal(key, tall, jnp.float32) - 1
+    basis, _, _ = jnp.linalg.svd(draw, full_matrices=False)
+    return basis if rows >= columns else basis.T
 
 
 def _windows(params: SparseAutoencoderParams, rows: Array) -> Array:
