@@ -98,11 +98,24 @@ class Program:
             "make_learner": make_learner,
             "held": tuple(sorted((name, Constant(type(v), v)) for name, v in held.items())),
             # What `make_learner` reads beside its arguments may have changed since the last call.
-            "described": make_learner(**point).description,
+            "described": self._described(make_learner, point),
             "num_steps": num_steps,
             "num_classes": num_classes,
         }
         self.order, self.growth = self._nesting()
+
+    def _described(self, make_learner: Callable[..., Learner], point: dict[str, Any]) -> str:
+        """The learner in words, swept numbers traced, so that other values are the same program."""
+        make_learner(**point)  # refuses what tracing cannot see
+        swept = {name for i in self.traced for name in self.axes[i].numbers} & point.keys()
+        fixed = {name: value for name, value in point.items() if name not in swept}
+        told: list[str] = []
+
+        def tell(numbers: dict[str, Any]) -> None:
+            told.append(make_learner(**numbers, **fixed).description)
+
+        jax.eval_shape(tell, {name: point[name] for name in swept})
+        return told[0]
 
     def _values(self, axis: int, chosen: np.ndarray) -> dict[str, Any]:
         numbers = self.axes[axis].numbers

@@ -232,6 +232,16 @@ def test_what_a_maker_reads_elsewhere_may_change_between_sweeps(stream, monkeypa
     np.testing.assert_allclose(second.loss[0], run.prequential_loss, rtol=tolerances.REORDERED)
 
 
+def test_other_numbers_of_the_same_grid_compile_nothing(stream):
+    sweep = partial(rvfl_jax.sweep, make, stream, key=KEY)
+    sweep({"ridge": [0.1, 1.0], "k": [0.0, 1.0]})
+    with counted_compilations() as made:
+        closer = sweep({"ridge": [0.3, 0.6], "k": [0.25, 0.75]})
+    assert not made
+    run = rvfl_jax.run_stream(make(0.75, 0.3), stream, key=KEY).history
+    np.testing.assert_allclose(closer.loss[0, 1], run.prequential_loss, rtol=tolerances.REORDERED)
+
+
 def test_what_points_hand_on_leaves_seeds_out(stream):
     points = [{"k": 0.0, "seed": 3}, {"k": 1.0, "seed": 4}]
     result = rvfl_jax.sweep(make, stream, points, key=KEY)
