@@ -249,7 +249,7 @@ plt.show()
 # (With `checkpoint=True`, for streams that do not fit in memory, it takes about twice as long.)
 
 
-# %%
+# %% tags=["timing"]
 def shortest(function, repeats):
     times = []
     for _ in range(repeats):

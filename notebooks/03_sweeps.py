@@ -105,7 +105,7 @@ assert shares(lambda kappa: rvfl_jax.adaptive_k(kappa, reuse_k=False))
 # itself: it gives configuration $i$ the key `fold_in(key, i)`, so that any point of the sweep
 # can be run again alone, and is the same. Values of $k$ lie denser near zero.
 
-# %%
+# %% tags=["timing"]
 ks = np.linspace(0, 1, 64) ** 3
 seeds = np.arange(10)
 

@@ -77,7 +77,9 @@ print("batches, rows of each, inputs:", new_classes.X.shape)
 #
 # $$R_T^{\text{-kF}} \le \frac{k^2}{2k - 1} \ln\det(A_T / \lambda),$$
 #
-# which is least at $k = 1$. For $k < 1/2$ it has none where $q_t < (1 - 2k) / k^2$.
+# which is least at $k = 1$. For $k < 1/2$ it has none where $q_t < (1 - 2k) / k^2$. (The bound
+# for $k = 1$ is Vovk's and Azoury and Warmuth's. That for other $k$, and what follows from it, is
+# worked out here; the paper on edRVFL states neither.)
 #
 # Ridge can be rescued by other means. Project its guess onto a convex set that holds all
 # targets, and a row costs at most $h_t$ times the squared diameter of that set. This gives
