@@ -1,67 +1,86 @@
-"""Algorithm 1 as printed, explicit inverses and all, in a precision of choice.
+"""Algorithms 1 and 2 as printed, explicit inverses and all, in NumPy and a precision of choice.
 
-The library computes the same through factorisations and in double; this is for showing what the
-formulas do to a stream where they are evaluated as they stand.
+The library computes the same through factorisations; this is for showing what the formulas do to a
+stream where they are evaluated as they stand. `rvfl_jax.equations` has them line by line.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
-from experiments.fashion_mnist import Case
-from experiments.results_file import Record
-from rvfl_jax import Learner
+Batch = tuple[np.ndarray, np.ndarray]
 
 
-def run_as_printed(case: Case, learner: Learner, key: Any, k: float, ridge: float) -> Record:
-    """Class-incremental accuracy at the end in single and in double precision.
+def algorithm_1(
+    batches: Sequence[Batch], after: np.ndarray | None, k: float, ridge: float
+) -> Iterator[np.ndarray]:
+    """Theta after every batch, with the cold start of footnote 2.
 
-    The features are the learner's own; the cold start is that of the paper's footnote 2, which
-    leaves the first batch out of eta_dagger.
+    Args:
+        batches: (D_t, Y_t), all of one dtype, which is that of the arithmetic.
+        after: features that stand for X_{T+1}; None for no forward term in the last step.
+        k: forward strength, 0 for -R.
+        ridge: lambda.
     """
-    with jax.enable_x64(True):
-        W = learner.init(key, case.Z_test.shape[1], len(case.stream.classes)).W[0]
-    # The first layer has no hidden nodes before it, only inputs.
-    W = np.asarray(W)[-case.Z_test.shape[1] :]
-    found: Record = {}
-    for dtype in (np.float32, np.float64):
-        theta = learned(case, W.astype(dtype), k, ridge)
-        guess = (_features(case.Z_test, W.astype(dtype)) @ theta).argmax(axis=1)
-        found[np.dtype(dtype).name] = float(np.mean(guess == case.columns))
-    return found
-
-
-def _features(X: np.ndarray, W: np.ndarray) -> np.ndarray:
-    X = X.astype(W.dtype)
-    return np.concatenate([np.maximum(X @ W, 0), X], axis=1)
-
-
-def learned(case: Case, W: np.ndarray, k: float, ridge: float) -> np.ndarray:
-    """Theta after the last batch."""
-    stream, dtype = case.stream, W.dtype
-    used = stream.weight > 0
-    D = [_features(X[rows], W) for X, rows in zip(stream.X, used, strict=True)]
-    eye = np.eye(len(stream.classes), dtype=dtype)
-    Y = [eye[y[rows]] for y, rows in zip(stream.y, used, strict=True)]
-    width = D[0].shape[1]
-    eta_dagger = np.eye(width, dtype=dtype) / dtype.type(ridge)
-    theta = np.zeros((width, len(eye)), dtype)
-    for t in range(len(D)):
+    theta, eta_dagger = _start(batches, ridge)
+    k = theta.dtype.type(k)
+    for t, ((D, Y), D_next) in enumerate(_announcing(batches, after)):
         if t > 0:
-            eta_dagger = _woodbury(eta_dagger, D[t], dtype.type(1))
-        gradient = D[t].T @ Y[t]
-        if t > 0:
-            gradient += dtype.type(k - 1) * (D[t].T @ (D[t] @ theta))
+            eta_dagger = _woodbury(eta_dagger, D, theta.dtype.type(1))
+        gradient = D.T @ Y + (k - 1) * (D.T @ (D @ theta))
         eta = eta_dagger
-        if k and t + 1 < len(D):
-            gradient -= dtype.type(k) * (D[t + 1].T @ (D[t + 1] @ theta))
-            eta = _woodbury(eta_dagger, D[t + 1], dtype.type(k))
+        if k and D_next is not None:
+            gradient -= k * (D_next.T @ (D_next @ theta))
+            eta = _woodbury(eta_dagger, D_next, k)
         theta = theta + eta @ gradient
-    return theta
+        yield theta
+
+
+def algorithm_2(
+    batches: Sequence[Batch],
+    after: np.ndarray | None,
+    ridge: float,
+    kappa: float = 1.0,
+    sigma: float = 1e-5,
+) -> Iterator[np.ndarray]:
+    """The same with both strengths of eq. (29) at every step."""
+    theta, eta_dagger = _start(batches, ridge)
+    eta = eta_dagger
+    for t, ((D, Y), D_next) in enumerate(_announcing(batches, after)):
+        k_t = _strength(D, eta, kappa, sigma)
+        k_next = None if D_next is None else _strength(D_next, eta, kappa, sigma)
+        if t > 0:
+            eta_dagger = _woodbury(eta_dagger, D, theta.dtype.type(1))
+        gradient = D.T @ Y - (1 - k_t) * (D.T @ (D @ theta))
+        eta = eta_dagger
+        if D_next is not None:
+            gradient -= k_next * (D_next.T @ (D_next @ theta))
+            eta = _woodbury(eta_dagger, D_next, k_next)
+        theta = theta + eta @ gradient
+        yield theta
+
+
+def _start(batches: Sequence[Batch], ridge: float) -> Batch:
+    D, Y = batches[0]
+    width = D.shape[1]
+    return np.zeros((width, Y.shape[1]), D.dtype), np.eye(width, dtype=D.dtype) / D.dtype.type(
+        ridge
+    )
+
+
+def _announcing(
+    batches: Sequence[Batch], after: np.ndarray | None
+) -> Iterator[tuple[Batch, np.ndarray | None]]:
+    yield from zip(batches, [*(D for D, _ in batches[1:]), after], strict=True)
 
 
 def _woodbury(eta: np.ndarray, D: np.ndarray, k: Any) -> np.ndarray:
     """(eta^-1 + k D^T D)^-1, with the inverse of a b x b matrix as the paper writes it."""
     inverse = np.linalg.inv(np.eye(len(D), dtype=D.dtype) + k * (D @ eta @ D.T))
     return eta - k * (eta @ D.T @ inverse @ D @ eta)
+
+
+def _strength(D: np.ndarray, eta: np.ndarray, kappa: float, sigma: float) -> Any:
+    inverse = np.linalg.inv(D @ eta @ D.T + D.dtype.type(sigma) * np.eye(len(D), dtype=D.dtype))
+    return D.dtype.type(kappa) / (np.trace(inverse) / len(D))

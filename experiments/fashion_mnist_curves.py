@@ -147,18 +147,16 @@ def looks() -> dict[str, dict[str, Any]]:
 
 
 def draw_accuracy(config: Config, file: ResultsFile, path: Path) -> None:
-    """acc(t) of every style with boxes of its sub-learners, one panel a stream."""
+    """acc(t) of -R with boxes of its sub-learners; below, what the other styles have beyond it."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 4.4), layout="constrained")
-    panels = figure.subplots(1, len(STREAMS), sharey=True)
-    for panel, name in zip(panels, STREAMS, strict=True):
-        for style, look in looks().items():
-            records = found(config, file, name, style)
-            curves = np.array([record["curves"]["class_incremental"] for record in records])
-            batches = np.array(records[0]["evaluated"]) + 1
-            panel.plot(batches, curves.mean(axis=0), label=style, **look)
+    figure = Figure(figsize=(13, 7.2), layout="constrained")
+    panels = figure.subplots(2, len(STREAMS), sharey="row", sharex="col", height_ratios=(1.2, 1))
+    for (panel, below), name in zip(panels.T, STREAMS, strict=True):
         ridge = found(config, file, name, "-R")
+        batches = np.array(ridge[0]["evaluated"]) + 1
+        curves = np.array([record["curves"]["class_incremental"] for record in ridge])
+        panel.plot(batches, curves.mean(axis=0), label="-R, ensemble", **looks()["-R"])
         learners = np.concatenate([np.array(r["learner_accuracy"]) for r in ridge], axis=1)
         panel.boxplot(
             learners.T,
@@ -178,15 +176,29 @@ def draw_accuracy(config: Config, file: ResultsFile, path: Path) -> None:
         panel.annotate(
             f"offline expert {expert:.3f}", (1, expert), (0, 3), textcoords="offset points"
         )
-        mark_ends(panel, ridge[0]["task_ends"])
-        panel.set(title=name, xlabel="batches learned", ylim=(0, 1))
-    panels[0].set_ylabel("acc(t), ten classes")
-    panels[0].legend(loc="lower right", title="boxes: sub-learners of -R")
+        panel.set(title=name, ylim=(0, 1))
+        below.axhline(0, color=looks()["-R"]["color"], lw=1.2)
+        for style, look in looks().items():
+            if style != "-R":
+                records = found(config, file, name, style)
+                other = np.array([record["curves"]["class_incremental"] for record in records])
+                beyond = 100 * (other - curves)
+                below.plot(batches, beyond.mean(axis=0), label=style, marker=".", **look)
+                spread = beyond.std(axis=0, ddof=min(1, config.seeds - 1))
+                low, high = beyond.mean(axis=0) - spread, beyond.mean(axis=0) + spread
+                below.fill_between(batches, low, high, color=look["color"], alpha=0.12, lw=0)
+        below.set_xlabel("batches learned")
+        for axes in (panel, below):
+            mark_ends(axes, ridge[0]["task_ends"])
+    panels[0, 0].set_ylabel("acc(t), ten classes")
+    panels[1, 0].set_ylabel("points beyond -R's")
+    panels[0, 0].legend(loc="lower right", title="boxes: its sub-learners")
+    figure.legend(*panels[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle(
         f"Fashion-MNIST-10/5, raw pixels, L = {config.num_layers}, N = {config.num_nodes},"
         f" {config.seeds} seed{'s' * (config.seeds > 1)}"
     )
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=130)
 
 
 def draw_regret(config: Config, file: ResultsFile, path: Path) -> None:

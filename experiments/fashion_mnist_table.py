@@ -16,7 +16,6 @@ import numpy as np
 import tyro
 
 from experiments import fashion_mnist as fm
-from experiments.as_printed import run_as_printed
 from experiments.results_file import (
     Record,
     ResultsFile,
@@ -44,6 +43,8 @@ ENCODERS = {
     "frozen, first batch": ("frozen", "first_batch"),
 }
 COLD_STARTS = ("exact", "paper")
+# The paper's cold start is tried behind the two encoders whose expert is one for all T.
+COLD_STARTS_OF = dict.fromkeys(ENCODERS, COLD_STARTS) | {"frozen, first batch": ("exact",)}
 REFERENCES = ("offline", "separate", "fine-tuned", "non-incremental")
 # ACC, BWT and FWT as the paper prints them.
 PAPER = {
@@ -61,10 +62,12 @@ PAPER = {
     ("fine-tuned", 5): (0.2655,),
     ("non-incremental", 5): (0.1974,),
 }
+# Another encoder at every T takes longest; a few seeds show what the first batch suffices for.
+FIRST_BATCH_SEEDS = 3
 GUARDED_ROWS = 2000
+# Seeds whose strengths are drawn, as many as the paper draws.
+PATHS = 6
 PUBLISHED = "refit per task"
-# Styles whose formulas are also evaluated as they stand, on the longest stream.
-AS_PRINTED = ("-R", "-kF")
 # Of the encoder's random weights: the one that all else has, and those after it.
 ENCODER_DRAWS = range(fm.ENCODER_SEED, fm.ENCODER_SEED + 5)
 
@@ -106,13 +109,22 @@ def _learner(style: str, cold_start: str) -> Learner:
     return fm.paper_learner(style, cold_start)
 
 
+def seeds_of(config: Config, name: str) -> range:
+    """The seeds behind an encoder."""
+    few = name == "frozen, first batch"
+    return range(min(config.seeds, FIRST_BATCH_SEEDS) if few else config.seeds)
+
+
 def measure(config: Config, file: ResultsFile) -> None:
     """Fill the file with whatever is not there yet."""
-    total = config.seeds * len(config.encoders)
-    for done, (seed, name) in enumerate(
-        (seed, name) for seed in range(config.seeds) for name in config.encoders
-    ):
-        with steps_shown(f"seed {seed}, {name} ({done + 1} of {total})", file) as once:
+    parts = [
+        (seed, name)
+        for seed in range(config.seeds)
+        for name in config.encoders
+        if seed in seeds_of(config, name)
+    ]
+    for done, (seed, name) in enumerate(parts):
+        with steps_shown(f"seed {seed}, {name} ({done + 1} of {len(parts)})", file) as once:
             _measure_encoder(config, seed, name, once)
 
 
@@ -150,18 +162,6 @@ def _measure_encoder(config: Config, seed: int, name: str, once: Once) -> None:
         once(f"{name} | leak guard", lambda: _guarded(case(first), key))
         if name == PUBLISHED and config != QUICK:
             once(f"{name} | encoder draws", lambda: _over_draws(config, case(first), key))
-        for style in AS_PRINTED if name == PUBLISHED else ():
-            once(
-                f"{name} | as printed | {style}",
-                lambda style: run_as_printed(
-                    case(config.batches[-1]),
-                    _learner(style, "paper"),
-                    key,
-                    fm.STRENGTHS[style],
-                    fm.RIDGES[style],
-                ),
-                style,
-            )
         for style in ("-kF", "-kF-Bayes"):
             once(
                 f"{name} | -R at lambda of {style}",
@@ -171,7 +171,7 @@ def _measure_encoder(config: Config, seed: int, name: str, once: Once) -> None:
                 style,
             )
     for T in config.batches:
-        for cold_start in COLD_STARTS:
+        for cold_start in COLD_STARTS_OF[name]:
             for style in fm.RIDGES:
                 once(f"{place} | T={T} | {cold_start} | {style}", run, T, style, cold_start)
 
@@ -230,8 +230,10 @@ def _run(case: fm.Case, learner: Learner, R_ind: np.ndarray, key: Any) -> Record
     ).history
     return run_metrics(history, R_ind) | {
         "healthy": bool(history.healthy.all()),
+        "k_t": history.k_t.mean(axis=1),
         "k_next": history.k_next.mean(axis=1),
         "R": history.R["class_incremental"],
+        "R_seen": history.R["seen"],
     }
 
 
@@ -282,7 +284,7 @@ def rows_of(config: Config, file: ResultsFile) -> Iterator[Record]:
     """One row of the table each: means and deviations over seeds beside the paper's figures."""
     records = file.records
     for name in config.encoders:
-        places = [f"{name} | seed {seed}" for seed in range(config.seeds)]
+        places = [f"{name} | seed {seed}" for seed in seeds_of(config, name)]
         for style in REFERENCES:
             found = [records[f"{place} | {style}"] for place in places]
             yield _row(name, "", style, "", found)
@@ -296,15 +298,8 @@ def rows_of(config: Config, file: ResultsFile) -> Iterator[Record]:
             found = [records[f"{name} | -R at lambda of {style}"]]
             label = f"-R at {style}'s lambda, one seed"
             yield _row(name, config.batches[0], label, "exact", found)
-        for style in AS_PRINTED if name == PUBLISHED else ():
-            printed = records[f"{name} | as printed | {style}"]
-            for precision, accuracy in printed.items():
-                found = [{"ACC": accuracy}]
-                yield _row(
-                    name, config.batches[-1], style, f"paper, as printed, {precision}", found
-                )
         for T in config.batches:
-            for cold_start in COLD_STARTS:
+            for cold_start in COLD_STARTS_OF[name]:
                 for style in fm.RIDGES:
                     found = [records[f"{p} | T={T} | {cold_start} | {style}"] for p in places]
                     yield _row(name, T, style, cold_start, found)
@@ -320,6 +315,7 @@ def _row(name: str, T: int | str, style: str, cold_start: str, found: list[Recor
         **{protocol: f"accuracy_{protocol}" for protocol in PROTOCOLS},
     }.items():
         row[heading] = mean_and_deviation([record.get(metric) for record in found])
+    row["seeds"] = str(len(found))
     published = PAPER.get((style, T or 5), ())
     for heading, value in zip(("ACC", "BWT", "FWT"), published, strict=False):
         row[f"paper {heading}"] = f"{value:.4f}"
@@ -328,7 +324,7 @@ def _row(name: str, T: int | str, style: str, cold_start: str, found: list[Recor
 
 HEADINGS = (
     *("encoder", "T", "cold start", "style", "ACC", "paper ACC", "BWT", "paper BWT"),
-    *("FWT", "paper FWT", *PROTOCOLS),
+    *("FWT", "paper FWT", *PROTOCOLS, "seeds"),
 )
 
 
@@ -363,7 +359,7 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
                     continue
                 values = [
                     file.records[f"{name} | seed {s} | T={T} | {cold_start} | {style}"]["ACC"]
-                    for s in range(config.seeds)
+                    for s in seeds_of(config, name)
                 ]
                 x = at - 0.15 + 0.15 * offset
                 panel.errorbar(
@@ -392,11 +388,26 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
+def _results(config: Config, file: ResultsFile, name: str, T: int, cold_start: str) -> Any:
+    """Style to its records over seeds."""
+    places = [f"{name} | seed {s} | T={T} | {cold_start}" for s in seeds_of(config, name)]
+    return {style: [file.records[f"{place} | {style}"] for place in places] for style in fm.RIDGES}
+
+
+def _so_far(records: list[Record], protocol: str) -> np.ndarray:
+    """(seed, Q) accuracy over the tasks so far, after each."""
+    R = np.array([record[protocol] for record in records], dtype=float)
+    return np.array([R[:, q, : q + 1].mean(axis=1) for q in range(R.shape[1])]).T
+
+
 def draw_tasks(config: Config, file: ResultsFile, path: Path) -> None:
-    """ACC over the tasks so far, after each task: as published above, honest below."""
+    """ACC over the tasks so far, after each task: as published above, honest below.
+
+    Styles stand beside each other, since most of them coincide.
+    """
     from matplotlib.figure import Figure
 
-    from rvfl_jax.plots import COLOURS, DASHES
+    from rvfl_jax.plots import COLOURS
 
     shown = {
         ("refit per task", "paper"): "as published",
@@ -405,31 +416,113 @@ def draw_tasks(config: Config, file: ResultsFile, path: Path) -> None:
     shown = {names: title for names, title in shown.items() if names[0] in config.encoders}
     if not shown:
         return
-    figure = Figure(figsize=(10, 5.6), layout="constrained")
+    figure = Figure(figsize=(11, 6.4), layout="constrained")
     panels = figure.subplots(len(shown), len(config.batches), sharex=True, squeeze=False)
     tasks = np.arange(1, fm.NUM_TASKS + 1)
     for row, ((name, cold_start), title) in zip(panels, shown.items(), strict=True):
         for panel, T in zip(row, config.batches, strict=True):
-            for style, colour, dash in zip(fm.RIDGES, COLOURS, DASHES, strict=False):
-                places = [f"{name} | seed {s} | T={T} | {cold_start}" for s in range(config.seeds)]
-                R = np.array([file.records[f"{place} | {style}"]["R"] for place in places])
-                so_far = np.array([R[:, q, : q + 1].mean(axis=1) for q in range(fm.NUM_TASKS)])
-                mean = so_far.mean(axis=1)
-                deviation = so_far.std(axis=1, ddof=min(1, config.seeds - 1))
-                panel.plot(tasks, mean, dash, color=colour, marker="o", ms=4, label=style)
-                panel.fill_between(
-                    tasks, mean - deviation, mean + deviation, color=colour, alpha=0.15, lw=0
+            found = _results(config, file, name, T, cold_start)
+            for at, (style, marker) in enumerate(zip(found, "os^", strict=True)):
+                curves = _so_far(found[style], "R")
+                panel.errorbar(
+                    tasks + 0.2 * (at - 1),
+                    curves.mean(axis=0),
+                    curves.std(axis=0, ddof=min(1, config.seeds - 1)),
+                    color=COLOURS[at],
+                    fmt=marker,
+                    ms=5,
+                    capsize=2,
+                    label=style,
                 )
-            panel.set(title=f"T = {T}, {title}", ylim=(0, 1.03), xticks=tasks)
+            panel.set(title=f"T = {T}, {title}", ylim=(0, 1.05), xticks=tasks)
             panel.title.set_fontsize("medium")
             panel.grid(axis="y", color="0.92")
             panel.spines[["top", "right"]].set_visible(False)
-        row[0].set_ylabel("ACC over tasks so far")
+        row[0].set_ylabel("ACC over the tasks so far")
     for panel in panels[-1]:
         panel.set_xlabel("tasks learned")
-    panels[0, 0].legend(loc="lower left")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle(
-        "As published: encoder refitted per task, paper's cold start; honest: encoder frozen, exact"
+        "As published: encoder refitted per task, paper's cold start; honest: encoder frozen,"
+        f" exact; {config.seeds} seeds"
+    )
+    figure.savefig(path, dpi=130)
+
+
+def draw_boundary(config: Config, file: ResultsFile, path: Path) -> None:
+    """ACC over the tasks so far with the task boundary given and withheld.
+
+    Who is told where a task ends knows which classes have come, and chooses among these alone; the
+    readout is the same, since columns of one-hot ridge regression do not depend on each other.
+    """
+    from matplotlib.figure import Figure
+
+    from rvfl_jax.plots import COLOURS
+
+    figure = Figure(figsize=(11, 3.9), layout="constrained")
+    panels = figure.subplots(1, len(config.batches), sharey=True, squeeze=False)[0]
+    tasks = np.arange(1, fm.NUM_TASKS + 1)
+    for panel, T in zip(panels, config.batches, strict=True):
+        found = _results(config, file, PUBLISHED, T, "paper")
+        for at, (style, marker) in enumerate(zip(found, "os^", strict=True)):
+            for protocol, fill, shift, told in (
+                ("R", "white", -0.05, "withheld"),
+                ("R_seen", COLOURS[at], 0.05, "given"),
+            ):
+                curves = _so_far(found[style], protocol)
+                panel.errorbar(
+                    tasks + 0.26 * (at - 1) + shift,
+                    curves.mean(axis=0),
+                    curves.std(axis=0, ddof=min(1, config.seeds - 1)),
+                    color=COLOURS[at],
+                    fmt=marker,
+                    mfc=fill,
+                    ms=5,
+                    capsize=2,
+                    label=f"{style}, {told}",
+                )
+        panel.set(title=f"T = {T}", xlabel="tasks learned", xticks=tasks, ylim=(0, 1.05))
+        panel.grid(axis="y", color="0.92")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("ACC over the tasks so far")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.suptitle(
+        "Task boundary given (full marks) and withheld (hollow); encoder refitted per task,"
+        f" paper's cold start, {config.seeds} seeds"
+    )
+    figure.savefig(path, dpi=130)
+
+
+def draw_strengths(config: Config, file: ResultsFile, path: Path) -> None:
+    """Both strengths of each batch behind the encoders, one line a seed, the first six."""
+    from matplotlib.figure import Figure
+
+    from rvfl_jax.plots import COLOURS
+
+    names = [name for name in config.encoders if name != "frozen, first batch"]
+    figure = Figure(figsize=(11, 3.3 * len(names)), layout="constrained")
+    panels = figure.subplots(len(names), len(config.batches), squeeze=False)
+    for row, name in zip(panels, names, strict=True):
+        for panel, T in zip(row, config.batches, strict=True):
+            for record in _results(config, file, name, T, "paper")["-kF-Bayes"][:PATHS]:
+                # k_{t+1} of a step and k_t of the next are of the same batch.
+                batches = np.arange(2, T + 1)
+                for values, colour, look, label in (
+                    (record["k_next"][:-1], COLOURS[0], "o-", "$k_{t+1}$, when it is announced"),
+                    (record["k_t"][1:], COLOURS[1], "s--", "$k_t$, when it is learned"),
+                ):
+                    scaled = 1e5 * np.array(values)
+                    panel.plot(batches, scaled, look, color=colour, ms=3, lw=1, label=label)
+            panel.set(title=f"T = {T}, {name}", xlabel="batch")
+            panel.title.set_fontsize("medium")
+            panel.grid(axis="y", color="0.92")
+            panel.spines[["top", "right"]].set_visible(False)
+        row[0].set_ylabel("forward strength k, in 1e-5")
+    entries = dict(zip(*reversed(panels[0, 0].get_legend_handles_labels()), strict=True))
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2)
+    figure.suptitle(
+        "-kF-Bayes: both strengths of each batch behind the encoder, paper's cold start,"
+        f" {min(PATHS, config.seeds)} seeds"
     )
     figure.savefig(path, dpi=130)
 
@@ -449,8 +542,11 @@ def main(config: Config, quick: bool = False, out: Path = RESULTS / "fashion_mni
     write_tables(list(rows_of(config, file)), out)
     draw(config, file, out / "table.png")
     draw_tasks(config, file, out / "tasks.png")
+    if PUBLISHED in config.encoders:
+        draw_boundary(config, file, out / "boundary.png")
+    draw_strengths(config, file, out / "strengths.png")
     print((out / "table.md").read_text(encoding="utf-8"))
-    print(f"Wrote results.json, table.csv, table.md, table.png and tasks.png to {out}.")
+    print(f"Wrote results.json, table.csv, table.md and pictures to {out}.")
 
 
 if __name__ == "__main__":

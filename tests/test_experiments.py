@@ -14,14 +14,12 @@ from sklearn.neighbors import NearestCentroid
 
 import rvfl_jax
 from experiments import (
-    as_printed,
     beyond,
     cifar100,
     claims,
     estimator,
     peers,
     plant_margin,
-    regions,
     vit_table,
 )
 from experiments import fashion_mnist as fm
@@ -32,7 +30,6 @@ from experiments.results_file import ResultsFile, mean_and_deviation
 from experiments.settings import RESULTS
 from experiments.train_resnet import Config, augmented, main
 from rvfl_jax.encoders import load_checkpoint
-from rvfl_jax.labels import to_columns
 from tests.streams import blobs
 
 
@@ -255,24 +252,6 @@ def test_the_best_readout_comes_first(tmp_path):
         assert [row["readout"] for row in csv.DictReader(table)] == ["good", "poor"]
 
 
-def test_decision_regions_are_those_of_the_prefix_learned(tmp_path):
-    X, y = blobs(120, features=5, classes=4)
-    X = X.astype(np.float32)
-    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=2, num_batches=6, seed=3)
-    case = fm.Case(stream, X, y, to_columns("y_test", y, stream.classes), None)
-    learner, key = rvfl_jax.edrvfl(num_layers=1, num_nodes=8, ridge=1.0, k=0.0), jax.random.key(0)
-    record = regions.measure_regions(case, learner, key, 100)
-    history = rvfl_jax.run_stream(
-        learner, stream, key=key, test=(X, y), evaluate="task", expert=None
-    ).history
-    assert record["classes"] == [2, 4]
-    every = regions.measure_regions(case, learner, key, len(X))
-    reached = [np.mean(right) for right in every["right"]]
-    np.testing.assert_allclose(reached, history.accuracy["class_incremental"], atol=1e-6)
-    regions.draw_regions({"plain": record, "again": record}, "title", tmp_path / "regions.png")
-    assert (tmp_path / "regions.png").stat().st_size > 10_000
-
-
 @pytest.fixture(scope="module")
 def two_batchings():
     X, y = blobs(120, features=5, classes=4)
@@ -342,23 +321,6 @@ def test_resnet_training_lowers_the_loss(tmp_path, capsys):
     load_checkpoint(out, depth=8)
 
 
-def test_the_algorithm_as_printed_is_the_librarys_in_double(two_batchings):
-    stream = two_batchings[1]
-    X = stream.X[stream.weight > 0]
-    columns = stream.y[stream.weight > 0]
-    case = fm.Case(stream, X, stream.classes[columns], columns, None)
-    key = jax.random.key(0)
-    for k in (0.0, 1.4):
-        learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=3, ridge=0.1, k=k, cold_start="paper")
-        state = rvfl_jax.run_stream(learner, stream, key=key, expert=None).state
-        theta = as_printed.learned(case, np.asarray(state.W)[0, 3:], k, 0.1)
-        np.testing.assert_allclose(theta, state.theta[0], rtol=1e-6, atol=1e-8)
-        found = as_printed.run_as_printed(case, learner, key, k, 0.1)
-        guess = np.asarray(learner.predict(state, X)).argmax(axis=1)
-        assert found["float64"] == np.mean(guess == columns)
-        assert set(found) == {"float32", "float64"}
-
-
 def test_peers_and_ours_are_looked_at_after_the_same_tasks():
     assert plant_margin.looks(25) == [1, 10, 20, 24]
     curve = {"evaluated": list(range(25)), "curves": {"seen": np.arange(25.0)}}
@@ -377,7 +339,9 @@ def test_long_tails_fall_to_what_was_asked():
 def test_the_estimator_is_measured_as_the_report_says(tmp_path):
     config = estimator.Config(seeds=1, num_nodes=16, calls=40)
     found = {
-        f"peers | digits | {peer} | seed 0": estimator.beside_peers(config, "digits", peer, 0)
+        f"peers | digits | {peer} | seed 0": estimator.beside_peers(
+            config, "digits", peer, 0, estimator.METHODS[peer].grid[4]
+        )
         for peer in ("EdRVFLClassifier", "SGDClassifier", "RidgeClassifier refitted")
     }
     mine, _, refitted = (record["accuracy"] for record in found.values())
@@ -390,6 +354,8 @@ def test_the_estimator_is_measured_as_the_report_says(tmp_path):
     file = ResultsFile(tmp_path / "results.json", config)
     for name, made in found.items():
         file.once(name, lambda made=made: made)
+        choice = {"chosen": made["settings"], "edge": False}
+        file.once(name.replace("peers", "choice"), lambda choice=choice: choice)
     for nodes in (64, 256):
         file.once(f"many calls | N = {nodes}", lambda: calls)
     estimator.write_tables(config, file, tmp_path / "table.md")
