@@ -183,17 +183,22 @@ def _of_sensitivity(config: Config, file: ResultsFile) -> Table:
             for name, _, factor in MEASURES:
                 values = factor * cut(grid_of(config, file, variant, name), axis).mean(axis=0)
                 digits = 2 if factor > 1 else 4
-                best = int(values.argmin() if name == "prequential_loss" else values.argmax())
+                best = values.min() if name == "prequential_loss" else values.max()
                 row.append(f"{values.min():.{digits}f} .. {values.max():.{digits}f}")
-                # No difference, no best.
-                flat = np.ptp(values) < 10.0 ** (-digits)
-                edge = ", at the edge" * (best in (0, len(at) - 1))
-                row.append("all" if flat else f"{at[best]:g}{edge}")
+                row.append(_best_at(at, np.abs(values - best) < 10.0**-digits))
             rows.append(row)
     headings = ["variant", "varied"]
     for _, words, _ in MEASURES:
         headings += [words, f"best {axis_words(words)}"]
     return headings, rows
+
+
+def _best_at(at: np.ndarray, best: np.ndarray) -> str:
+    """Where a quantity is best to the digits shown, and whether that reaches the grid's edge."""
+    if best.all():
+        return "all"
+    ends = [f"{value:g}" for value in at[best][[0, -1]]]
+    return " .. ".join(dict.fromkeys(ends)) + ", at the edge" * bool(best[0] or best[-1])
 
 
 def _of_strengths(config: Config, file: ResultsFile) -> Table:
