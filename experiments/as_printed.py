@@ -1,7 +1,8 @@
-"""Algorithms 1 and 2 as printed, explicit inverses and all, in NumPy and a precision of choice.
+"""Algorithm 1 as printed, explicit inverses and all, in NumPy and a precision of choice.
 
 The library computes the same through factorisations; this is for showing what the formulas do to a
-stream where they are evaluated as they stand. `rvfl_jax.equations` has them line by line.
+stream where they are evaluated as they stand. `rvfl_jax.equations` has both algorithms line by
+line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,30 +38,6 @@ def algorithm_1(
         yield theta
 
 
-def algorithm_2(
-    batches: Sequence[Batch],
-    after: np.ndarray | None,
-    ridge: float,
-    kappa: float = 1.0,
-    sigma: float = 1e-5,
-) -> Iterator[np.ndarray]:
-    """The same with both strengths of eq. (29) at every step."""
-    theta, eta_dagger = _start(batches, ridge)
-    eta = eta_dagger
-    for t, ((D, Y), D_next) in enumerate(_announcing(batches, after)):
-        k_t = _strength(D, eta, kappa, sigma)
-        k_next = None if D_next is None else _strength(D_next, eta, kappa, sigma)
-        if t > 0:
-            eta_dagger = _woodbury(eta_dagger, D, theta.dtype.type(1))
-        gradient = D.T @ Y - (1 - k_t) * (D.T @ (D @ theta))
-        eta = eta_dagger
-        if D_next is not None:
-            gradient -= k_next * (D_next.T @ (D_next @ theta))
-            eta = _woodbury(eta_dagger, D_next, k_next)
-        theta = theta + eta @ gradient
-        yield theta
-
-
 def _start(batches: Sequence[Batch], ridge: float) -> Batch:
     D, Y = batches[0]
     width = D.shape[1]
@@ -79,8 +56,3 @@ def _woodbury(eta: np.ndarray, D: np.ndarray, k: Any) -> np.ndarray:
     """(eta^-1 + k D^T D)^-1, with the inverse of a b x b matrix as the paper writes it."""
     inverse = np.linalg.inv(np.eye(len(D), dtype=D.dtype) + k * (D @ eta @ D.T))
     return eta - k * (eta @ D.T @ inverse @ D @ eta)
-
-
-def _strength(D: np.ndarray, eta: np.ndarray, kappa: float, sigma: float) -> Any:
-    inverse = np.linalg.inv(D @ eta @ D.T + D.dtype.type(sigma) * np.eye(len(D), dtype=D.dtype))
-    return D.dtype.type(kappa) / (np.trace(inverse) / len(D))

@@ -27,7 +27,6 @@ from experiments.cifar100_runs import (
     SIGMAS,
     Config,
     place_of,
-    seeds_along,
 )
 from experiments.fashion_mnist import VARIANTS
 from experiments.pictures import mark_ends
@@ -245,7 +244,7 @@ def architecture(
     config: Config, file: ResultsFile, axis: str, style: str, name: str
 ) -> tuple[Sequence[int], np.ndarray]:
     """Values of L or N, and the (seeds, values) accuracies of a style there in percent."""
-    records, seeds = file.records, seeds_along(config, axis)
+    records, seeds = file.records, range(config.seeds)
     if axis == "L":
         found = [records[f"layers | seed {seed} | {style}"][name] for seed in seeds]
         return LAYERS, 100 * np.array(found)
@@ -281,8 +280,7 @@ def draw_architecture(config: Config, file: ResultsFile, path: Path) -> None:
     rows[1, 0].legend(loc="best")
     figure.suptitle(
         f"CIFAR-100/10, features of {HONEST}: lambda = 1, ReLU,"
-        f" {_seeds(len(seeds_along(config, 'L')))} along L and"
-        f" {len(seeds_along(config, 'N'))} along N, bands of one deviation"
+        f" {_seeds(config.seeds)}, bands of one deviation"
     )
     figure.savefig(path, dpi=110)
 
