@@ -52,11 +52,16 @@ class Guesses(NamedTuple):
     rows: Any
 
 
-def no_guesses(num_classes: int, link: str, dtype: Any = np.float64) -> Guesses:
+def no_guesses(num_classes: int, link: str) -> Guesses:
     """Before anything was guessed."""
-    none = np.zeros(num_classes, dtype)
-    confidence = np.zeros((2, num_classes, len(POWERS[link])), dtype)
-    return Guesses(confidence, np.zeros((2, num_classes), dtype), none, none)
+    none = np.zeros(num_classes)
+    confidence = np.zeros((2, num_classes, len(POWERS[link])))
+    return Guesses(confidence, np.zeros((2, num_classes)), none, none)
+
+
+def joined_guesses(a: Guesses, b: Guesses) -> Guesses:
+    """The sums over both, in double precision."""
+    return Guesses(*(np.add(mine, more, dtype=float) for mine, more in zip(a, b, strict=True)))
 
 
 def grown_guesses(guesses: Guesses, num_classes: int) -> Guesses:

@@ -103,6 +103,15 @@ def finite(name: str, X: np.ndarray) -> None:
         )
 
 
+def no_mask(name: str, values: Any) -> None:
+    """ValueError on a masked array, whose masked entries NumPy would read as what lies under."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name}: expected numbers without a mask, got a masked array with"
+            f" {int(np.ma.count_masked(values))} masked entries; fill or drop them"
+        )
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is a real, finite Python or NumPy number."""
     return isinstance(value, int | float | np.number) and math.isfinite(value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Set
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jax.tree_util import Partial
@@ -16,18 +16,20 @@ from rvfl_jax.calibration import (
     Guesses,
     grown_guesses,
     inverse_temperature,
+    joined_guesses,
     linked,
     no_guesses,
     scaled_guesses,
 )
-from rvfl_jax.checks import one_of
-from rvfl_jax.estimator_base import Batch, EdRVFLBase, in_parts, row_weights
+from rvfl_jax.checks import no_mask, one_of
+from rvfl_jax.estimator_base import Batch, Cache, EdRVFLBase, in_parts, row_weights
 from rvfl_jax.exact import grown_state
 from rvfl_jax.label_map import LabelMap
 from rvfl_jax.labels import clean_labels
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.programs import LINKS, Design, Knowledge
 from rvfl_jax.readouts import READOUTS, Readout, check_readout_options
+from rvfl_jax.whole import all_or_nothing, of_one_moment
 
 LARGEST_ODDS = 1e6
 
@@ -44,8 +46,12 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     Random hidden layers are drawn once; each has a linear readout that is at every moment the
     ridge solution on all rows so far, exactly, in one pass and without keeping a row. `fit` on
     all rows and any number of `partial_fit` on parts of them give one readout (k = 0, or any
-    constant k once nothing is announced). Inputs should be of one scale, as behind a
-    `StandardScaler`.
+    constant k once nothing is announced). Inputs should be of one scale: as behind a
+    `StandardScaler`, or with `scale="first"`.
+
+    A method that learns does so wholly or not at all: whatever it raises, an interrupt included,
+    the model is what it was. One thread may learn while others predict; each answer is that of
+    one whole model.
 
     Args:
         num_layers: L, sub-learners.
@@ -55,6 +61,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             draws the readout towards the inputs announced as `X_next`, until those are learned.
         activation: of the hidden nodes; see `edrvfl`.
         intercept: whether inputs get a constant column; the paper's network has none.
+        scale: "none" takes features as they are; "first" standardises them for good with the mean
+            and the deviation of the rows that come first, all those of `fit` or of the first
+            batch.
         readout: how the learned state is asked; may be changed at any time. "ridge" is the
             paper's, "discriminant" Fisher's linear discriminant, "nearest_mean" the nearest
             class mean; see `rvfl_jax.readouts`.
@@ -78,6 +87,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             of appearance. Labels declared but never met have probability 0.
         class_count_: weight of the rows learned of each.
         inverse_temperature_: the power that `predict_proba` raises scores to.
+        mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
         num_rows_seen_: rows given so far.
 
@@ -85,6 +95,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     """
 
     _labels: LabelMap
+    _declared: frozenset[Any]
 
     def __init__(
         self,
@@ -95,6 +106,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         *,
         activation: Any = "relu",
         intercept: bool = True,
+        scale: str = "none",
         readout: str = "ridge",
         class_balance: float = 0.0,
         shrinkage: float = 0.1,
@@ -115,6 +127,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self.k = k
         self.activation = activation
         self.intercept = intercept
+        self.scale = scale
         self.readout = readout
         self.class_balance = class_balance
         self.shrinkage = shrinkage
@@ -129,7 +142,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self.precision = precision
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    @all_or_nothing
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> None:
         """Learn these rows and nothing else.
 
         The readout is the ridge solution on all rows, whatever their order. Probabilities are
@@ -142,6 +156,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             y: (n,) labels of any hashable kind.
             sample_weight: (n,) at least 0; a row of weight 2 counts as two rows.
 
+        Returns:
+            The estimator itself.
+
         Raises:
             ValueError: on unusable input.
             NumericalError: if a factorisation failed.
@@ -150,14 +167,15 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self._start(labels, batch.X.shape[1])
         self._rows_of_class = seen
         if self._design()[0].additive and self.readout == "ridge":
+            self._known = self._known._replace(counts=self._weight_of_class(batch))
             self._fit_at_once(batch, lambda design, _: self._leave_one_out(design, batch))
         else:
             self._fit_in_batches(batch)
-        return self
 
+    @all_or_nothing
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, X_next: Any = None, sample_weight: Any = None
-    ) -> Self:
+    ) -> None:
         """Learn one more batch; classes may be new at any time.
 
         Args:
@@ -168,18 +186,20 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             X_next: (b', s) unlabelled inputs of the batch that comes next, for k other than 0.
             sample_weight: (b,) at least 0.
 
+        Returns:
+            The estimator itself.
+
         Raises:
-            ValueError: on unusable input; what was learned stays as it was.
-            NumericalError: if a factorisation failed; what was learned stays.
+            ValueError: on unusable input.
+            NumericalError: if a factorisation failed.
         """
         fresh = not hasattr(self, "_known")
         labels: LabelMap = LabelMap() if fresh else self._labels
         declared = None if classes is None else _labels("classes", classes)
         if declared is not None:
             labels = labels.extended(declared)
-        with self._features_kept():
-            batch, labels, seen = self._checked(X, y, sample_weight, labels, reset=fresh)
-            announced = self._announced(X_next)
+        batch, labels, seen = self._checked(X, y, sample_weight, labels, reset=fresh)
+        announced = self._announced(X_next)
         if fresh:
             self._start(labels, batch.X.shape[1])
         else:
@@ -189,17 +209,23 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             self._learn(batch, announced)
         self._labels = labels
         if declared is not None:
-            self._declared |= set(declared.tolist())
+            self._declared = self._declared | set(declared.tolist())
         count = np.zeros(len(labels.labels), int)
         count[: len(self._rows_of_class)] += self._rows_of_class
         self._rows_of_class = count + seen
-        return self
 
+    @of_one_moment
     def predict(self, X: Any) -> np.ndarray:
-        """(n,) the most probable label met, in the labels' own kind."""
+        """(n,) the most probable label met, in the labels' own kind.
+
+        Raises:
+            ValueError: on unusable input, as by all that follow.
+            NumericalError: naming the first row whose answer is not finite.
+        """
         classes, columns = self._classes()
         return classes[np.argmax(self._scores(X)[:, columns], axis=1)]
 
+    @of_one_moment
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, classes) calibrated probabilities, in the order of `classes_`.
 
@@ -211,7 +237,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         See `rvfl_jax.calibration`.
         """
         program = self._program()
-        parts = self._in_buckets(self._inputs(X, reset=False), program)
+        parts = self._in_buckets(self._inputs(X), program)
         return np.concatenate(parts)[:, self._classes()[1]].astype(float)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
@@ -219,6 +245,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
+    @of_one_moment
     def decision_function(self, X: Any) -> np.ndarray:
         """(n, classes) scores of the ensemble; for two classes (n,) the log odds of the second.
 
@@ -233,14 +260,18 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         odds = linked(np.maximum(z, -LARGEST_ODDS), LINKS[self.readout], np)
         return np.clip(odds[:, 1] - odds[:, 0], -LARGEST_ODDS, LARGEST_ODDS)
 
+    @of_one_moment
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of rows whose label is predicted; labels of any hashable kind."""
-        predicted, given = self.predict(X).tolist(), _labels("y", y).tolist()
+        predicted, given = self.predict(X).tolist(), _labels("y", y)
         if len(given) != len(predicted):
             raise ValueError(f"y: expected {len(predicted)} labels, got {len(given)}")
+        self._labels.check_kind("y", given)
+        given = given.tolist()
         hit = [guess == label for guess, label in zip(predicted, given, strict=True)]
         return float(np.average(hit, weights=row_weights(sample_weight, len(hit))))
 
+    @of_one_moment
     def predict_std(self, X: Any, *, noise: bool = True) -> np.ndarray:
         """(n, classes) predictive standard deviation of the scores of "ridge".
 
@@ -259,9 +290,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         """
         known, columns = self._asked(), self._classes()[1]
         design, numbers = self._same_design()
-        X = self._inputs(X, reset=False)
         parts = self._in_buckets(
-            X, lambda part: programs.leverages(design, known.state, part)[..., None]
+            self._inputs(X), lambda part: programs.leverages(design, known.state, part)[..., None]
         )
         leverage = np.concatenate(parts, axis=1)
         variance = self._cache.get("variance", lambda: self._variance(known, numbers["ridge"]))
@@ -270,7 +300,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _variance(self, known: Knowledge, ridge: Any) -> np.ndarray:
         """(L, m) s_c^2."""
-        counts = np.asarray(known.counts)
+        counts = known.counts
         with precision_scope(self.precision):
             found = programs.squared_errors(known.state, known.counts, ridge)
         errors, used = (np.asarray(values) for values in found)
@@ -278,7 +308,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         told = (counts > 0) & (left > 1e-3) & (errors > 0)
         return np.where(told, errors / np.where(told, left, 1.0), np.nan)
 
-    def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    @all_or_nothing
+    def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> None:
         """Take rows out again, as if they had never been seen; the readout is exactly that.
 
         Goes through the information form, at O(d^3). A class of which no row is left is no
@@ -289,11 +320,14 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             y: (n,) their labels.
             sample_weight: the weights that they were learned with.
 
+        Returns:
+            The estimator itself.
+
         Raises:
             ValueError: on rows of a class that has fewer, or if what would be left is no sum of
-                rows (not positive definite, or with negative squared errors); what was learned
-                stays as it was. A few strangers among many nodes may pass unnoticed: nothing
-                kept tells rows that were learned from rows that might have been.
+                rows (not positive definite, or with negative squared errors). A few strangers
+                among many nodes may pass unnoticed: nothing kept tells rows that were learned
+                from rows that might have been.
         """
         check_is_fitted(self)
         design, _ = self._same_design()
@@ -314,9 +348,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             )
         self._take_pending()
         known = self._without(batch)
+        known = known._replace(counts=known.counts - self._weight_of_class(batch))
         with precision_scope(self.precision):
             errors, _ = programs.squared_errors(known.state, known.counts, self.ridge)
-        slack = 1e-6 * (1.0 + np.asarray(self._known.counts))
+        slack = 1e-6 * (1.0 + self._known.counts)
         if (np.asarray(errors) < -slack).any():
             raise ValueError(
                 "unlearn: expected rows that were learned, with the labels they had; what would be"
@@ -324,27 +359,30 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             )
         gone = np.zeros(len(known.counts), bool)
         gone[: len(left)] = left == 0
-        counts = np.where(gone, 0.0, np.asarray(known.counts))
+        counts = np.where(gone, 0.0, known.counts)
         assert known.guesses is not None
         guesses = scaled_guesses(known.guesses, np.where(gone, 0.0, 1.0))
         self._known = known._replace(counts=counts, guesses=guesses)
         self._rows_of_class = left
         self.num_rows_seen_ -= len(batch.X)
-        self._cache.clear()
-        return self
+        self._cache = Cache()
 
     @property
+    @of_one_moment
     def classes_(self) -> np.ndarray:
         """(classes,) labels met or declared."""
         check_is_fitted(self)
         return self._classes()[0]
 
     @property
+    @of_one_moment
     def class_count_(self) -> np.ndarray:
         """(classes,) weight of the rows learned of each class."""
-        return np.asarray(self._settled().counts)[self._classes()[1]]
+        check_is_fitted(self)
+        return self._settled().counts[self._classes()[1]]
 
     @property
+    @of_one_moment
     def inverse_temperature_(self) -> float:
         """The power that `predict_proba` raises scores to."""
         known = self._asked()
@@ -352,12 +390,6 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         if self._guessed_by != self.readout or guesses is None:
             return 1.0
         return self._cache.get("power", lambda: inverse_temperature(guesses, known.counts, link))
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        if "_declared" in state:
-            state["_declared"] = set(state["_declared"])
-        return state
 
     def _check_options(self) -> None:
         one_of("readout", self.readout, READOUTS)
@@ -368,12 +400,11 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _options(self) -> dict[str, Any]:
         return {
-            "forgetting": float(self.forgetting),
             "shrinkage": float(self.shrinkage),
             "class_balance": float(self.class_balance),
         }
 
-    def _readout_kind(self) -> str:
+    def _readout_kind(self) -> str | None:
         return self._guessed_by
 
     def _start(self, labels: LabelMap, width: int) -> None:
@@ -382,11 +413,11 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         guesses = self._no_guesses(capacity)
         self._begin(width - bool(self.intercept), capacity, guesses=guesses)
         self._labels = labels
-        self._declared: set[Any] = set()
+        self._declared = frozenset()
         self._rows_of_class = np.zeros(len(labels.labels), int)
 
     def _no_guesses(self, capacity: int) -> Guesses:
-        return no_guesses(capacity, LINKS[self._guessed_by], self._dtype)
+        return no_guesses(capacity, LINKS[self._guessed_by])
 
     def _grow(self, labels: LabelMap) -> None:
         capacity = classes_for(len(labels.labels))
@@ -394,11 +425,11 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         if capacity <= len(counts):
             return
         assert guesses is not None
-        counts = np.pad(np.asarray(counts), (0, capacity - len(counts)))
+        counts = np.pad(counts, (0, capacity - len(counts)))
         self._known = Knowledge(
             grown_state(state, capacity), counts, grown_guesses(guesses, capacity)
         )
-        self._cache.clear()
+        self._cache = Cache()
 
     def _checked(
         self,
@@ -416,26 +447,37 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
         self._design()
-        with self._features_kept():
-            X = self._inputs(X, reset=reset)
-            y = _labels("y", y)
-            if len(X) != len(y):
-                raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
-            weight = row_weights(sample_weight, len(X)) * self._class_weights(y, whole)
-            used = weight > 0
-            X, y, weight = X[used], y[used], weight[used]
-            if whole and not len(X):
-                raise ValueError("sample_weight: expected a row of weight above zero, got none")
-            labels = labels.extended(y)
-            columns = labels.columns("y", y)
+        X = self._validated(X, reset=reset)
+        y = _labels("y", y)
+        if len(X) != len(y):
+            raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
+        of_rows = row_weights(sample_weight, len(X))
+        weight = of_rows * self._class_weights(y, whole)
+        used = weight > 0
+        X, y, weight = X[used], y[used], weight[used]
+        if whole and not len(X):
+            raise ValueError("sample_weight: expected a row of weight above zero, got none")
+        self._labels_so_far(reset).check_kind("y", y)
+        labels = labels.extended(y)
+        columns = labels.columns("y", y)
+        self._scaled_by(X, of_rows[used], reset=reset)
         seen = np.bincount(columns, minlength=len(labels.labels))
-        return Batch(X, columns, weight), labels, seen
+        return Batch(self._prepared(X), columns, weight), labels, seen
+
+    def _labels_so_far(self, reset: bool) -> LabelMap:
+        return LabelMap() if reset else self._labels
+
+    def _weight_of_class(self, batch: Batch) -> np.ndarray:
+        """(capacity,) weight of the batch's rows of each class."""
+        return np.bincount(batch.target, batch.weight, len(self._known.counts))
 
     def _class_weights(self, y: np.ndarray, whole: bool) -> np.ndarray:
         """(rows,) weight of each row's class."""
         weights = self.class_weight
         if weights is None:
             return np.ones(len(y))
+        if isinstance(weights, dict):
+            LabelMap(tuple(weights)).check_kind("class_weight's labels and y", y)
         if weights == "balanced":
             if whole:
                 labels = LabelMap().extended(y)
@@ -451,12 +493,12 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         return row_weights([weights.get(label, 1.0) for label in y.tolist()], len(y))
 
     def _leave_one_out(self, design: Design, batch: Batch) -> None:
-        guesses = self._known.guesses
+        state, counts, guesses = self._known
+        assert guesses is not None
         for part in in_parts(batch, self._rows_at_once()):
             rows, _ = self._rows(part, None, design)
-            guesses = programs.leave_one_out(
-                design, self._known, guesses, rows, float(self.class_balance)
-            )
+            made = programs.leave_one_out(design, state, counts, rows, float(self.class_balance))
+            guesses = joined_guesses(guesses, made)
         self._known = self._known._replace(guesses=guesses)
 
     def _classes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -476,7 +518,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     def _scores(self, X: Any) -> np.ndarray:
         """(n, capacity) scores of the ensemble by column."""
         program = partial(programs.answer, *self._asking())
-        return np.concatenate(self._in_buckets(self._inputs(X, reset=False), program))
+        return np.concatenate(self._in_buckets(self._inputs(X), program))
 
     def _program(self) -> Partial:
         design, *learned = self._asking()
@@ -492,9 +534,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
         def compute() -> tuple[Readout, Any]:
             with precision_scope(self.precision):
-                return programs.ask(known.state, known.counts, *options), np.asarray(
-                    known.counts
-                ) > 0
+                return programs.ask(known.state, known.counts, *options), known.counts > 0
 
         readout, seen = self._cache.get(options, compute)
         return design, known.state.W, readout, seen
@@ -502,6 +542,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
 def _labels(name: str, y: Any) -> np.ndarray:
     """Labels of any hashable kind, numbers among them integral."""
+    no_mask(name, y)
     if hasattr(y, "to_numpy"):
         y = y.to_numpy()
     if not isinstance(y, np.ndarray | list | tuple):

@@ -1,7 +1,6 @@
 """What the classifier and the regressor share: parameters, batches, the held batch, the state."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,12 +14,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rvfl_jax import programs
 from rvfl_jax.buckets import padded, rows_for
-from rvfl_jax.checks import NumericalError, differences, one_of
+from rvfl_jax.calibration import Guesses, joined_guesses
+from rvfl_jax.checks import NumericalError, differences, no_mask, one_of
 from rvfl_jax.exact import check_forgetting
 from rvfl_jax.linalg import precision_scope
-from rvfl_jax.programs import Design, Knowledge, Rows
-from rvfl_jax.readouts import READOUTS
+from rvfl_jax.programs import Design, Knowledge, Rows, fading_of
+from rvfl_jax.scaling import SCALES, Scaling, scaling_of
 from rvfl_jax.strength import AdaptiveK, ConstantK, is_ridge, resolve_strength
+from rvfl_jax.whole import TURN, as_it_stands
 
 LOOKAHEADS = ("hold", "none")
 # Longer batches are learned in parts where that makes no difference, so that memory stays small.
@@ -40,7 +41,10 @@ REMEDY = 'a larger ridge, precision="double", or features on a smaller scale'
 
 
 class Cache:
-    """What follows from the learned state, computed when it is first asked for."""
+    """What follows from one learned state, computed when it is first asked for.
+
+    Two threads that ask at once both compute it; the next state has a cache of its own.
+    """
 
     def __init__(self) -> None:
         self._held: dict[Any, Any] = {}
@@ -50,10 +54,6 @@ class Cache:
         if key not in self._held:
             self._held[key] = compute()
         return self._held[key]
-
-    def clear(self) -> None:
-        """Forget everything, since the state has moved on."""
-        self._held.clear()
 
 
 class Batch(NamedTuple):
@@ -65,7 +65,11 @@ class Batch(NamedTuple):
 
 
 class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
-    """Parameters and the learning of batches; see `EdRVFLClassifier` and `EdRVFLRegressor`."""
+    """Parameters and the learning of batches; see `EdRVFLClassifier` and `EdRVFLRegressor`.
+
+    Public methods that learn are `all_or_nothing`, those that read are `of_one_moment`; so nothing
+    that an attribute refers to may be changed in place.
+    """
 
     _known: Knowledge
 
@@ -78,15 +82,16 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         memo = self.__dict__.get("_memo", {})
         values = [getattr(self, name) for name in _parameters_of(type(self))]  # type: ignore[arg-type]
         values.append(getattr(self, "n_features_in_", 0))
-        before = memo.get("values", ())
+        before, found = memo.get("design", ((), None))
         same = len(before) == len(values)
         if not same or any(a is not b for a, b in zip(before, values, strict=True)):
-            memo["design"] = self._checked_design()
-            memo["values"] = values
-        return memo["design"]
+            found = self._checked_design()
+            memo["design"] = values, found
+        return found
 
     def _checked_design(self) -> tuple[Design, dict[str, Any]]:
         one_of("lookahead", self.lookahead, LOOKAHEADS)
+        one_of("scale", self.scale, SCALES)
         forgetting = check_forgetting(self.forgetting)
         strength = resolve_strength(self.k, self.num_layers)
         numbers: dict[str, Any] = {
@@ -115,12 +120,13 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """Raise ValueError on options of the subclass out of range."""
 
     def _options(self) -> dict[str, Any]:
-        return {"forgetting": float(self.forgetting)}
+        return {}
 
-    def _readout_kind(self) -> str:
-        return READOUTS[0]
+    def _readout_kind(self) -> str | None:
+        """Of the readout that guesses each batch; None where nothing is guessed."""
+        return None
 
-    def _begin(self, num_features: int, num_outputs: int, *, guesses: Any) -> None:
+    def _begin(self, num_features: int, num_outputs: int, *, guesses: Guesses | None) -> None:
         """A fresh state; everything learned before is gone."""
         design, numbers = self._design()
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
@@ -133,7 +139,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
                 num_outputs=num_outputs,
             )
         self._began_with = self._beginning()
-        self._known = Knowledge(state, np.zeros(num_outputs, self._dtype), guesses)
+        self._known = Knowledge(state, np.zeros(num_outputs), guesses)
         self._pending: Batch | None = None
         self._cache = Cache()
         self._memo: dict[str, Any] = {}
@@ -145,7 +151,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _beginning(self) -> dict[str, Any]:
         """The parameters that must not change while learning goes on."""
-        names = (*_PROGRAM_OPTIONS, "weight_scale", "ridge", "intercept", "precision")
+        names = (*_PROGRAM_OPTIONS, "weight_scale", "ridge", "intercept", "scale", "precision")
         described = {name: _comparable(getattr(self, name)) for name in names}
         strength = self._design()[0].strength
         described["kind of k"] = strength if isinstance(strength, str) else ("adaptive", *strength)
@@ -169,36 +175,37 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             self._memo["checked"] = found
         return found
 
-    @contextmanager
-    def _features_kept(self) -> Iterator[None]:
-        """What is known of the features stays as it was where a call is rejected."""
-        names = ("n_features_in_", "feature_names_in_")
-        before = {name: self.__dict__[name] for name in names if name in self.__dict__}
-        try:
-            yield
-        except Exception:
-            for name in names:
-                self.__dict__.pop(name, None)
-            self.__dict__.update(before)
-            raise
-
-    def _inputs(self, X: Any, *, reset: bool, **options: Any) -> np.ndarray:
+    def _validated(self, X: Any, *, reset: bool, **options: Any) -> np.ndarray:
         """(n, s) finite numbers, with the names and the number of features checked."""
-        checked = validate_data(
+        no_mask("X", X)
+        checked: np.ndarray = validate_data(
             self, X, reset=reset, dtype="numeric", accept_sparse=False, **options
         )
-        return self._with_intercept(checked)
+        return checked.astype(float) if checked.dtype.kind not in "fiub" else checked
 
-    def _with_intercept(self, X: np.ndarray) -> np.ndarray:
-        if X.dtype.kind not in "fiub":
-            X = X.astype(float)
+    def _inputs(self, X: Any) -> np.ndarray:
+        """(n, s) rows as the network takes them: checked, scaled, with the constant column."""
+        return self._prepared(self._validated(X, reset=False))
+
+    def _prepared(self, X: np.ndarray) -> np.ndarray:
+        """Validated rows, scaled and with the constant column."""
+        if hasattr(self, "mean_"):
+            X = Scaling(self.mean_, self.scale_).of(X)
         if not self.intercept:
             return X
         dtype = X.dtype if X.dtype.kind == "f" else float
         return np.hstack([X.astype(dtype, copy=False), np.ones((len(X), 1), dtype)])
 
+    def _scaled_by(self, X: np.ndarray, weight: np.ndarray, *, reset: bool) -> None:
+        """Take the rows that came first for the scale of all."""
+        if reset:
+            self.__dict__.pop("mean_", None)
+            self.__dict__.pop("scale_", None)
+        if self.scale == "first" and len(X) and not hasattr(self, "mean_"):
+            self.mean_, self.scale_ = scaling_of(X, weight)
+
     def _announced(self, X_next: Any) -> np.ndarray | None:
-        return None if X_next is None else self._inputs(X_next, reset=False)
+        return None if X_next is None else self._inputs(X_next)
 
     def _learn(self, batch: Batch, X_next: np.ndarray | None) -> None:
         """Learn a batch, or hold it back until the next one can be announced to it.
@@ -214,8 +221,9 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         elif holds and X_next is None:
             self._check_fits(batch, design)
         if holds and X_next is None:
-            self._pending = batch
-            self._cache.clear()
+            # The caller may use the array again.
+            self._pending = batch._replace(X=batch.X.copy())
+            self._cache = Cache()
         else:
             self._advance(batch, X_next)
         self.num_rows_seen_ += len(batch.X)
@@ -227,44 +235,55 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             fits = bool(programs.fits(design, self._known.state.W, rows))
         raise_unless(fits, "partial_fit: a value overflowed")
 
-    def _after(
-        self, program: Callable[..., Any], batch: Batch, X_next: np.ndarray | None
-    ) -> tuple[Knowledge, bool]:
-        """What is known after a batch, by `programs.learn` or its like, and if all went well."""
+    def _after(self, batch: Batch, X_next: np.ndarray | None, failed: str) -> Knowledge:
+        """What is known after a batch.
+
+        Raises:
+            NumericalError: with `failed`, if it could not be learned.
+        """
         design, numbers = self._same_design()
         rows, announced = self._rows(batch, X_next, design)
         options, kind = self._options(), self._readout_kind()
+        state, counts, guesses = self._known
+        fading, worth = None, batch.weight
+        if design.forgets:
+            fading = fading_of(rows.X[:, : design.num_inputs], rows.weight, float(self.forgetting))
+            worth = worth * fading.of_rows[: len(worth)]
+            counts = counts * fading.of_past
         with precision_scope(self.precision):
-            known, healthy = program(design, numbers, self._known, rows, announced, options, kind)
-        return known, bool(healthy)
+            state, made, healthy = programs.learn(
+                design, numbers, state, self._known.counts, rows, announced, fading, options, kind
+            )
+            raise_unless(bool(healthy), failed)
+        if guesses is not None:
+            counts = counts + np.bincount(batch.target, worth, len(counts))
+            guesses = joined_guesses(guesses, made)
+        return Knowledge(state, counts, guesses)
 
     def _advance(self, batch: Batch, X_next: np.ndarray | None) -> None:
         design, _ = self._same_design()
         parts = [batch]
         if design.additive and isinstance(design.strength, str):
             parts = [*in_parts(batch, MOST_ROWS)]
-        # The first part's program takes the arrays of the state for its own.
-        before = self._known if len(parts) == 1 else jax.tree.map(_on_host, self._known)
         for part in parts:
-            self._cache.clear()
             announced = X_next if part is parts[-1] else None
-            self._known, healthy = self._after(programs.learn, part, announced)
-            if not healthy and len(parts) > 1:
-                self._known = before
-            raise_unless(healthy, "partial_fit: a factorisation failed or a value overflowed")
+            self._known = self._after(
+                part, announced, "partial_fit: a factorisation failed or a value overflowed"
+            )
+            self._cache = Cache()
 
     def _fit_at_once(self, batch: Batch, finish: Callable[[Design, dict[str, Any]], None]) -> None:
         """Add all rows up and decide once, where the result does not depend on batches."""
         design, numbers = self._same_design()
         with precision_scope(self.precision):
             state = self._known.state
-            sums = (*programs.sums_now(state), self._known.counts)
+            sums = programs.sums_now(state)
             for part in in_parts(batch, self._rows_at_once()):
                 rows, _ = self._rows(part, None, design)
                 sums = programs.add_rows(design, state.W, sums, rows, 1)
-            state, sound = programs.conclude(state, sums[0], sums[1], np.int32(1))
+            state, sound = programs.conclude(state, *sums, np.int32(1))
             raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
-            self._known = self._known._replace(state=state, counts=sums[2])
+            self._known = self._known._replace(state=state)
             finish(design, numbers)
         self.num_rows_seen_ += len(batch.X)
 
@@ -295,9 +314,9 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _settle(self) -> Knowledge:
         assert self._pending is not None
-        known, healthy = self._after(programs.learn_aside, self._pending, None)
-        raise_unless(healthy, "the batch held back: a factorisation failed")
-        return known
+        return self._after(
+            self._pending, None, "the batch held back: a factorisation failed or a value overflowed"
+        )
 
     def _take_pending(self) -> None:
         """Learn the held batch for good."""
@@ -310,17 +329,17 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         design, _ = self._same_design()
         known = self._known
         with precision_scope(self.precision):
-            sums = (*programs.sums_now(known.state), np.array(known.counts))
+            sums = programs.sums_now(known.state)
             for part in in_parts(batch, self._rows_at_once()):
                 rows, _ = self._rows(part, None, design)
                 sums = programs.add_rows(design, known.state.W, sums, rows, -1)
-            state, sound = programs.conclude(known.state, sums[0], sums[1], np.int32(0))
+            state, sound = programs.conclude(known.state, *sums, np.int32(0))
             if not bool(sound):
                 raise ValueError(
                     "unlearn: expected rows that were learned, with the weights they had; what"
                     " would be left is not positive definite"
                 )
-        return known._replace(state=state, counts=np.asarray(sums[2]))
+        return known._replace(state=state)
 
     def _rows(
         self, batch: Batch, X_next: np.ndarray | None, design: Design
@@ -338,7 +357,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _sized(self, X: np.ndarray, size: int) -> np.ndarray:
         """Padded, and of one dtype, so that programs do not multiply by that of the caller."""
-        return padded(X.astype(self._dtype), size)
+        with np.errstate(over="ignore"):
+            return padded(X.astype(self._dtype), size)
 
     def _program(self) -> Partial:
         """From (n, s) padded rows, intercept included, to (n, m) numbers told of each.
@@ -357,11 +377,27 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
                 part = X[start : start + most]
                 result = np.asarray(program(self._sized(part, rows_for(len(part)))))
                 results.append(result[..., : len(part), :])
+                self._check_answers(results[-1], start)
         return results
+
+    def _check_answers(self, answers: np.ndarray, start: int) -> None:
+        """NumericalError naming the first row without a finite answer; (..., rows, m)."""
+        with np.errstate(all="ignore"):
+            # Half the price of looking at every number.
+            if np.isfinite(answers.sum(dtype=np.float64)):
+                return
+        lost = ~np.isfinite(answers).all(axis=(*range(answers.ndim - 2), -1))
+        if lost.any():
+            row = start + int(np.argmax(lost))
+            raise NumericalError(
+                f"X: row {row} is too large for {self.precision} precision, its answer is not"
+                f" finite ({int(lost.sum())} such rows). Remedy: {REMEDY}."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         # JAX would read float64 arrays back as float32 where that is the global default.
-        state = dict(super().__getstate__())
+        state = dict(BaseEstimator.__getstate__(as_it_stands(self)))
+        state.pop(TURN, None)
         if "_known" in state:
             state["_known"] = jax.tree.map(_on_host, state["_known"])
             state["_memo"], state["_cache"] = {}, Cache()

@@ -40,6 +40,26 @@ class LabelMap(NamedTuple):
             )
         return columns
 
+    def check_kind(self, name: str, labels: np.ndarray) -> None:
+        """ValueError on labels that are known as text but are none themselves, or the reverse.
+
+        Such as 5 where "5" was learned: a file read twice, once as text and once as numbers.
+        """
+        known = set(self.labels)
+        texts = {label for label in known if isinstance(label, str)}
+        numbers = {str(label): label for label in known if _is_whole(label)}
+        for label in dict.fromkeys(labels.tolist()):
+            if label in known:
+                continue
+            other = numbers.get(label) if isinstance(label, str) else None
+            if _is_whole(label) and str(label) in texts:
+                other = str(label)
+            if other is not None:
+                raise ValueError(
+                    f"{name}: expected labels of the kind known, {other!r}, got {label!r};"
+                    " a number and its text are two labels"
+                )
+
     def sorted(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The chosen labels in ascending order, or in that of their columns, and the columns.
 
@@ -59,11 +79,18 @@ class LabelMap(NamedTuple):
 def as_array(labels: list[Any]) -> np.ndarray:
     """An array of these labels, of a plain dtype where all are of one plain kind."""
     for kind in (bool, int, str):
+        # Whole numbers of several sizes would meet in a float.
         if labels and all(type(label) is kind for label in labels):
-            return np.array(labels)
+            plain = np.array(labels)
+            if plain.dtype.kind in "biuU":
+                return plain
     array = np.empty(len(labels), dtype=object)
     array[:] = labels
     return array
+
+
+def _is_whole(label: Any) -> bool:
+    return isinstance(label, int | np.integer) and not isinstance(label, bool)
 
 
 def _plain(label: Any) -> Any:

@@ -48,6 +48,11 @@ def _as_array(labels: Any) -> np.ndarray:
         array[:] = labels
         return array
     array = np.asarray(labels)
+    if array.dtype.kind in "fO" and all(isinstance(label, int | np.integer) for label in labels):
+        # Python's integers beyond 64 bits, or signed beside unsigned ones, would meet in a float.
+        array = np.empty(len(labels), dtype=object)
+        array[:] = [int(label) for label in labels]
+        return array
     if array.dtype.kind in "US" and not all(isinstance(x, str | bytes) for x in labels):
         return np.array(labels, dtype=object)
     return array

@@ -9,10 +9,11 @@ from rvfl_jax import programs
 from rvfl_jax.calibration import merged_guesses
 from rvfl_jax.checks import differences
 from rvfl_jax.estimator import EdRVFLClassifier
-from rvfl_jax.estimator_base import raise_unless
+from rvfl_jax.estimator_base import Cache, raise_unless
 from rvfl_jax.label_map import as_array
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.programs import Knowledge
+from rvfl_jax.whole import as_it_stands
 
 
 def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
@@ -26,6 +27,11 @@ def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
             `random_state` sees to that), the same features, and are without forgetting.
         NumericalError: if the sums could not be factorised.
     """
+    for name, model in (("a", a), ("b", b)):
+        if not isinstance(model, EdRVFLClassifier):
+            raise ValueError(f"{name}: expected an EdRVFLClassifier, got {type(model).__name__}")
+        check_is_fitted(model)
+    a, b = as_it_stands(a), as_it_stands(b)
     _check_alike(a, b)
     merged = deepcopy(a)
     merged._take_pending()
@@ -35,9 +41,6 @@ def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
 
 def _check_alike(a: EdRVFLClassifier, b: EdRVFLClassifier) -> None:
     for name, model in (("a", a), ("b", b)):
-        if not isinstance(model, EdRVFLClassifier):
-            raise ValueError(f"{name}: expected an EdRVFLClassifier, got {type(model).__name__}")
-        check_is_fitted(model)
         if not model._same_design()[0].additive:
             raise ValueError(
                 f'{name}: expected forgetting=1, cold_start="exact" and a constant k or'
@@ -52,6 +55,12 @@ def _check_alike(a: EdRVFLClassifier, b: EdRVFLClassifier) -> None:
         raise ValueError(
             "b: expected the random weights of a, got others; give both one integer random_state"
         )
+    for name in ("mean_", "scale_") if a.scale == "first" else ():
+        if not np.array_equal(getattr(a, name), getattr(b, name)):
+            raise ValueError(
+                f"b: expected the {name} of a, got another; begin both on the same rows, or scale"
+                " features before them"
+            )
     names_a, names_b = (getattr(model, "feature_names_in_", None) for model in (a, b))
     if names_a is not None and names_b is not None and list(names_a) != list(names_b):
         raise ValueError(f"b: expected the features {list(names_a)}, got {list(names_b)}")
@@ -72,14 +81,13 @@ def _take_in(model: EdRVFLClassifier, other: EdRVFLClassifier) -> None:
     raise_unless(bool(sound), "merge: a factorisation failed")
     assert guesses is not None
     assert theirs.guesses is not None
-    counts = np.array(counts)
-    np.add.at(counts, places, np.asarray(theirs.counts))
+    counts = counts + np.bincount(places, theirs.counts, len(counts))
     guesses = merged_guesses(guesses, theirs.guesses, places, counts)
     model._known = Knowledge(state, counts, guesses)
     rows = np.zeros(len(labels.labels), int)
     rows[: len(model._rows_of_class)] = model._rows_of_class
     rows[places[: len(names)]] += other._rows_of_class
     model._labels, model._rows_of_class = labels, rows
-    model._declared |= other._declared
+    model._declared = model._declared | other._declared
     model.num_rows_seen_ += other.num_rows_seen_
-    model._cache.clear()
+    model._cache = Cache()

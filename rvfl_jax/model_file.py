@@ -20,10 +20,13 @@ from rvfl_jax.linalg import precision_scope
 from rvfl_jax.programs import Knowledge
 from rvfl_jax.regressor import EdRVFLRegressor
 from rvfl_jax.strength import FORM, AdaptiveK, adaptive_k, is_of_old
+from rvfl_jax.whole import as_it_stands
 
 FILE = "model.npz"
 KINDS = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
 _PLAIN = ("num_rows_seen_", "n_features_in_", "_guessed_by", "_one_output")
+# Arrays by the name they have in the file.
+_ARRAYS = {"mean": "mean_", "scale": "scale_", "rows_of_class": "_rows_of_class"}
 
 
 def save_model(
@@ -43,6 +46,7 @@ def save_model(
     """
     if not hasattr(model, "_known"):
         raise ValueError("model: expected a fitted estimator, got one that has learned nothing")
+    model = as_it_stands(model)
     described: dict[str, Any] = {
         "kind": type(model).__name__,
         "parameters": {name: _encoded(name, v) for name, v in model.get_params().items()},
@@ -53,10 +57,11 @@ def save_model(
     names = getattr(model, "feature_names_in_", None)
     described["feature_names"] = None if names is None else [str(name) for name in names]
     tree: dict[str, Any] = {"known": model._known, "pending": model._pending}
+    tree |= {key: getattr(model, name) for key, name in _ARRAYS.items() if hasattr(model, name)}
     if isinstance(model, EdRVFLClassifier):
         described["labels"] = [_encoded("label", label) for label in model._labels.labels]
         described["declared"] = [_encoded("label", label) for label in model._declared]
-        tree["rows_of_class"] = model._rows_of_class
+        described["balanced"] = _encoded("class_weight", getattr(model, "_balanced", None))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_checkpoint(folder / FILE, tree, described)
@@ -81,12 +86,16 @@ def load_model(folder: str | Path) -> Any:
     if described["feature_names"] is not None:
         model.feature_names_in_ = np.array(described["feature_names"], dtype=object)
     tree = restore(checkpoint, _expected(model, described, checkpoint), what=str(path))
-    model._known, model._pending = tree["known"], tree["pending"]
+    model._known, model._pending = _in_double(tree["known"]), tree["pending"]
     model._cache, model._memo = Cache(), {}
+    for key, name in _ARRAYS.items():
+        if key in tree:
+            setattr(model, name, tree[key])
     if isinstance(model, EdRVFLClassifier):
         model._labels = LabelMap(tuple(_decoded(label) for label in described["labels"]))
-        model._declared = {_decoded(label) for label in described["declared"]}
-        model._rows_of_class = tree["rows_of_class"]
+        model._declared = frozenset(_decoded(label) for label in described["declared"])
+        if described.get("balanced") is not None:
+            model._balanced = _decoded(described["balanced"])
     model._began_with = model._beginning()
     return model
 
@@ -106,12 +115,17 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
                 design, numbers, np.int32(0), num_features=width, num_outputs=capacity
             )
         )
-    counts = jax.ShapeDtypeStruct((capacity,), model._dtype)
-    expected: dict[str, Any] = {"known": Knowledge(state, counts, None), "pending": None}
+    # Files of earlier releases have counts and guesses in the precision of the model.
+    kept = checkpoint.arrays.get("['known'].counts", np.zeros(0)).dtype
+    dtype = np.dtype(model._dtype if kept == model._dtype else float)
+    counts, guesses = np.zeros(capacity, dtype), None
+    expected: dict[str, Any] = {"pending": None}
     if isinstance(model, EdRVFLClassifier):
-        guesses = model._no_guesses(capacity)
-        expected["known"] = Knowledge(state, counts, guesses)
+        guesses = jax.tree.map(lambda leaf: leaf.astype(dtype), model._no_guesses(capacity))
         expected["rows_of_class"] = np.zeros(len(described["labels"]), int)
+    expected["known"] = Knowledge(state, counts, guesses)
+    if model.scale == "first":
+        expected |= {name: np.zeros(model.n_features_in_) for name in ("mean", "scale")}
     # The held batch has as many rows as it came with.
     held = [checkpoint.arrays.get(f"['pending'].{name}") for name in Batch._fields]
     X, target, weight = held
@@ -120,12 +134,19 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
     return expected
 
 
+def _in_double(known: Knowledge) -> Knowledge:
+    return Knowledge(known.state, *jax.tree.map(lambda leaf: leaf.astype(float), known[1:]))
+
+
 def _encoded(name: str, value: Any) -> Any:
     """JSON that tells kinds apart which JSON mixes up."""
     if isinstance(value, AdaptiveK):
         parts = (value.kappa, value.sigma)
         kappa, sigma = (np.asarray(part, float).tolist() for part in parts)
         return {"adaptive_k": [kappa, sigma, value.estimator, value.reuse_k, FORM]}
+    if isinstance(value, np.random.RandomState):
+        algorithm, words, *rest = value.get_state(legacy=True)
+        return {"random_state": [algorithm, np.asarray(words).tolist(), *rest]}
     if isinstance(value, tuple):
         return {"tuple": [_encoded(name, part) for part in value]}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -154,6 +175,10 @@ def _decoded(value: Any) -> Any:
                 " form, which learned otherwise; learn the model anew"
             )
         return k
+    if kind == "random_state":
+        generator = np.random.RandomState()
+        generator.set_state(tuple(content))
+        return generator
     if kind == "tuple":
         return tuple(_decoded(part) for part in content)
     return {_decoded(k): _decoded(v) for k, v in content}

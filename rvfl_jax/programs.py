@@ -1,8 +1,11 @@
 """What the estimators run, compiled once per design and bucket of rows and classes.
 
 Everything that only scales (lambda, k, kappa, sigma) is an argument and everything that shapes
-the program is in `Design`, so that a grid search over lambda and k shares its programs. The state
-is donated wherever a new one takes its place.
+the program is in `Design`, so that a grid search over lambda and k shares its programs. No state is
+donated: what a model knows must live on until all that takes its place is there.
+
+Counts and sums over guesses are kept on the host, in double precision whatever that of the model: a
+float32 stands still at 2**24.
 """
 
 from dataclasses import dataclass
@@ -11,8 +14,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from rvfl_jax.calibration import Guesses, probabilities, tally
+from rvfl_jax.calibration import Guesses, no_guesses, probabilities, tally
 from rvfl_jax.edrvfl import edrvfl
 from rvfl_jax.exact import batch_sums, forgotten_state, is_sound, merged_state, sums_of
 from rvfl_jax.learner import combiner
@@ -76,11 +80,11 @@ class Knowledge(NamedTuple):
     """What an estimator has learned: the learner's state, counts (m,) and guesses.
 
     `counts` is the weight of the rows of each class, which fades where the state forgets;
-    `guesses` is None for a regressor.
+    `guesses` is None for a regressor. Both are float64 on the host.
     """
 
     state: Any
-    counts: Any
+    counts: np.ndarray
     guesses: Guesses | None
 
 
@@ -104,64 +108,85 @@ def begin(
     return design.learner(numbers).init(jax.random.key(seed), num_features, num_outputs)
 
 
-def _learn(
+class Fading(NamedTuple):
+    """What forgetting leaves: of each row of a batch (b,) at its end, and of all before it."""
+
+    of_rows: Any
+    of_past: Any
+
+
+def fading_of(X: np.ndarray, weight: np.ndarray, rate: float) -> Fading:
+    """The fading of a batch whose rows are each worth `rate` after one more was learned.
+
+    A row whose inputs X (b, s) are all 0 tells nothing and lets nothing be forgotten.
+    """
+    tells = (weight > 0) & np.any(X != 0, axis=1)
+    later = tells.sum() - np.cumsum(tells)
+    return Fading(rate**later, rate ** tells.sum())
+
+
+@partial(jax.jit, static_argnames=("design", "kind"))
+def learn(
     design: Design,
     numbers: dict[str, Any],
-    knowledge: Knowledge,
+    state: Any,
+    counts: Any,
     rows: Rows,
     announced: Rows | None,
+    fading: Fading | None,
     options: dict[str, Any],
-    kind: str,
-) -> tuple[Knowledge, Array]:
-    """Guess a batch, learn it, and announce the next; tells whether all went well."""
+    kind: str | None,
+) -> tuple[Any, Guesses | None, Array]:
+    """Guess a batch, learn it, and announce the next.
+
+    Args:
+        design: which program this is.
+        numbers: of the learner.
+        state: of the learner.
+        counts: (m,) see `Knowledge`.
+        rows: of the batch.
+        announced: those that come next.
+        fading: what forgetting leaves.
+        options: `class_balance` and `shrinkage` of a classifier.
+        kind: of the readout that guesses; None for a regressor, which does not.
+
+    Returns:
+        The state, the sums over this batch's guesses, and whether all went well.
+    """
     learner = design.learner(numbers)
-    state, counts, guesses = knowledge
     weight = jnp.asarray(rows.weight, state.W.dtype)
-    before = None
-    if guesses is not None and (kind != "ridge" or design.forgets):
-        before = _scores_before(learner, knowledge, rows, options, kind)
-    if design.forgets:
-        fading, kept = _fading(rows, weight, options["forgetting"], design.num_inputs)
+    counts = jnp.asarray(counts, weight.dtype)
+    before = guesses = None
+    if kind is not None and (kind != "ridge" or design.forgets):
+        before = _scores_before(learner, state, counts, rows, options, kind)
+    if fading is not None:
+        kept = jnp.asarray(fading.of_past, weight.dtype)
         state = jax.lax.cond(
             kept < 1.0, lambda: forgotten_state(state, numbers["ridge"], kept), lambda: state
         )
-        weight, counts = weight * fading, counts * kept
+        weight = weight * jnp.asarray(fading.of_rows, weight.dtype)
     X_next, weight_next = (None, None) if announced is None else (announced.X, announced.weight)
     state, info = learner.step(
         state, rows.X, _targets(rows, state), X_next, weight_t=weight, weight_next=weight_next
     )
-    if guesses is not None:
-        met = knowledge.counts > 0
+    if kind is not None:
         if before is None:
-            before = (
-                info.guess_scores
-                * jnp.stack(
-                    [balance(knowledge.counts, power) for power in (options["class_balance"], 1.0)]
-                )[:, None, None]
-            )
-        z = jax.vmap(together, (0, None, None))(before, met, learner.combine)
-        experience = jnp.where(rows.weight > 0, knowledge.counts[rows.target], 0.0)
-        # The one class met so far is no guess.
-        experience = jnp.where(jnp.sum(met) > 1, experience, 0.0)
-        one = jnp.ones_like(experience)
-        guesses = tally(guesses, z, rows.target, rows.weight * experience**2, one, LINKS[kind])
-        counts = counts.at[rows.target].add(weight)
-    healthy = jnp.all(info.healthy)
-    # Nothing of a batch that failed stays, in no sub-learner.
-    learned = jax.tree.map(partial(_where, healthy), Knowledge(state, counts, guesses), knowledge)
-    return learned, healthy
+            powers = (options["class_balance"], 1.0)
+            balanced = jnp.stack([balance(counts, power) for power in powers])
+            before = info.guess_scores * balanced[:, None, None]
+        guesses = _guesses_made(design, counts, before, rows, LINKS[kind])
+    return state, guesses, jnp.all(info.healthy)
 
 
-def _where(chosen: Array, new: Any, old: Any) -> Any:
-    if jnp.issubdtype(new.dtype, jax.dtypes.prng_key):
-        return new
-    return jnp.where(chosen, new, old)
-
-
-_STATIC = ("design", "kind")
-learn = partial(jax.jit, static_argnames=_STATIC, donate_argnames=("knowledge",))(_learn)
-# To look at what would be known while the state lives on.
-learn_aside = partial(jax.jit, static_argnames=_STATIC)(_learn)
+def _guesses_made(design: Design, counts: Array, scores: Array, rows: Rows, link: str) -> Guesses:
+    """Sums over a batch's guesses, from their scores (2, L, b, m)."""
+    met = counts > 0
+    z = jax.vmap(together, (0, None, None))(scores, met, design.combine)
+    experience = jnp.where(rows.weight > 0, counts[rows.target], 0.0)
+    # The one class met so far is no guess.
+    experience = jnp.where(jnp.sum(met) > 1, experience, 0.0)
+    none, one = no_guesses(len(counts), link), jnp.ones_like(experience)
+    return tally(none, z, rows.target, rows.weight * experience**2, one, link)
 
 
 def _targets(rows: Rows, state: Any) -> Array:
@@ -171,28 +196,16 @@ def _targets(rows: Rows, state: Any) -> Array:
 
 
 def _scores_before(
-    learner: Learner, knowledge: Knowledge, rows: Rows, options: dict[str, Any], kind: str
+    learner: Learner, state: Any, counts: Array, rows: Rows, options: dict[str, Any], kind: str
 ) -> Array:
     """(2, L, b, m) scores of a batch before it is learned: as it stands, and balanced."""
 
     def scored(power: Any) -> Array:
-        readout = readout_of(knowledge.state, knowledge.counts, kind, power, options["shrinkage"])
-        scores = learner.scores(knowledge.state._replace(theta=readout.theta), rows.X)
+        readout = readout_of(state, counts, kind, power, options["shrinkage"])
+        scores = learner.scores(state._replace(theta=readout.theta), rows.X)
         return (scores + readout.bias[:, None]) * readout.scale
 
     return jnp.stack([scored(options["class_balance"]), scored(1.0)])
-
-
-def _fading(rows: Rows, weight: Array, forgetting: Any, width: int) -> tuple[Array, Array]:
-    """What each row of a batch is worth at its end, and what all that came before is.
-
-    A row whose inputs are all 0 tells nothing and lets nothing be forgotten.
-    """
-    X = jnp.asarray(rows.X)[:, :width]
-    tells = (weight > 0) & jnp.any(X != 0, axis=1)
-    later = jnp.sum(tells) - jnp.cumsum(tells)
-    rate = jnp.asarray(forgetting, weight.dtype)
-    return rate**later, rate ** jnp.sum(tells)
 
 
 @partial(jax.jit, static_argnames=("design",))
@@ -204,17 +217,15 @@ def fits(design: Design, W: Array, rows: Rows) -> Array:
 
 @partial(jax.jit, static_argnames=("design", "sign"), donate_argnames=("sums",))
 def add_rows(
-    design: Design, W: Array, sums: tuple[Array, Array, Array], rows: Rows, sign: int
-) -> tuple[Array, Array, Array]:
-    """A, B and counts with a batch added or, for sign = -1, taken out."""
-    A, B, counts = sums
-    target = rows.target
-    Y = target
-    if jnp.ndim(target) == 1:
-        Y = jax.nn.one_hot(target, B.shape[-1], dtype=B.dtype)
-        counts = counts.at[target].add(sign * jnp.asarray(rows.weight, counts.dtype))
+    design: Design, W: Array, sums: tuple[Array, Array], rows: Rows, sign: int
+) -> tuple[Array, Array]:
+    """A and B with a batch added or, for sign = -1, taken out."""
+    A, B = sums
+    Y = rows.target
+    if jnp.ndim(Y) == 1:
+        Y = jax.nn.one_hot(Y, B.shape[-1], dtype=B.dtype)
     grams, moments = batch_sums(W, rows.X, Y, rows.weight, design.activation)
-    return A + sign * grams, B + sign * moments, counts
+    return A + sign * grams, B + sign * moments
 
 
 sums_now = jax.jit(sums_of)
@@ -234,32 +245,29 @@ def merge(a: Any, b: Any, ridge: Any, columns: Array) -> tuple[Any, Array]:
     return state, is_sound(state)
 
 
-@partial(jax.jit, static_argnames=("design",), donate_argnames=("guesses",))
+@partial(jax.jit, static_argnames=("design",))
 def leave_one_out(
-    design: Design,
-    knowledge: Knowledge,
-    guesses: Guesses,
-    rows: Rows,
-    class_balance: Any,
+    design: Design, state: Any, counts: Any, rows: Rows, class_balance: Any
 ) -> Guesses:
-    """Each row guessed by the readout that learned all others, in closed form.
+    """Each row of a batch guessed by the readout that learned all others, in closed form.
 
     Leaving out weight v = min(w, 1) of a row gives (D theta - v h y) / (1 - v h), where
     h = D eta_dagger D^T is the row's leverage.
     """
-    state = knowledge.state
     D = features(state.W, jnp.asarray(rows.X), design.activation)
+    counts = jnp.asarray(counts, D.dtype)
     weight = jnp.asarray(rows.weight, D.dtype)
     h = jnp.sum(matmul(D, state.eta_dagger) * D, axis=-1)[..., None]
     v = jnp.minimum(weight, 1.0)[:, None]
     scores = (matmul(D, state.theta_ridge) - v * h * _targets(rows, state)) / (1.0 - v * h)
-    seen = knowledge.counts > 0
-    z = together(scores * balance(knowledge.counts, class_balance), seen, design.combine)
+    seen = counts > 0
+    z = together(scores * balance(counts, class_balance), seen, design.combine)
     # A class cannot be guessed without the only row that shows it, nor where it is the only one.
-    others = knowledge.counts[rows.target] - v[:, 0]
+    others = counts[rows.target] - v[:, 0]
     others = jnp.where((others > 1e-9) & (jnp.sum(seen) > 1), others, 0.0)
     # Counts are what they will be, so that both ways of scoring are one.
-    return tally(guesses, jnp.stack([z, z]), rows.target, weight * others**2, weight, "log")
+    none = no_guesses(len(counts), "log")
+    return tally(none, jnp.stack([z, z]), rows.target, weight * others**2, weight, "log")
 
 
 @partial(jax.jit, static_argnames=("kind",))
@@ -317,4 +325,4 @@ def squared_errors(state: Any, squares: Array, ridge: Any) -> tuple[Array, Array
     ridges = jnp.broadcast_to(jnp.asarray(ridge, theta.dtype), (len(theta),))
     fitted = jnp.sum(theta * B, axis=1) + ridges[:, None] * jnp.sum(theta**2, axis=1)
     used = theta.shape[1] - ridges * jnp.trace(state.eta_dagger, axis1=1, axis2=2)
-    return squares - fitted, used
+    return jnp.asarray(squares, theta.dtype) - fitted, used

@@ -1,7 +1,7 @@
 """The same learners as a scikit-learn regressor: the theory is one of squared loss anyway."""
 
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jax.tree_util import Partial
@@ -9,9 +9,10 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from rvfl_jax import programs
-from rvfl_jax.checks import one_of
+from rvfl_jax.checks import no_mask, one_of
 from rvfl_jax.estimator_base import Batch, EdRVFLBase, row_weights
 from rvfl_jax.learner import ENSEMBLES
+from rvfl_jax.whole import all_or_nothing, of_one_moment
 
 
 class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
@@ -26,12 +27,13 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
     from 1, or choose `ridge` for their scale.
 
     Args:
-        num_layers, num_nodes, ridge, k, activation, forgetting, lookahead, cold_start, solver,
-            weight_init, weight_scale, precision, random_state: see `EdRVFLClassifier`.
+        num_layers, num_nodes, ridge, k, activation, scale, forgetting, lookahead, cold_start,
+            solver, weight_init, weight_scale, precision, random_state: see `EdRVFLClassifier`.
         intercept: whether inputs get a constant column.
         ensemble: "mean" or "median" of the sub-learners' predictions.
 
     Attributes:
+        mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
         num_rows_seen_: rows given so far.
     """
@@ -45,6 +47,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         *,
         activation: Any = "relu",
         intercept: bool = True,
+        scale: str = "none",
         forgetting: float = 1.0,
         lookahead: str = "hold",
         cold_start: str = "exact",
@@ -61,6 +64,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         self.k = k
         self.activation = activation
         self.intercept = intercept
+        self.scale = scale
         self.forgetting = forgetting
         self.lookahead = lookahead
         self.cold_start = cold_start
@@ -71,13 +75,17 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         self.precision = precision
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    @all_or_nothing
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> None:
         """Learn these rows and nothing else.
 
         Args:
             X: (n, s) finite numbers.
             y: (n,) or (n, outputs) finite numbers.
             sample_weight: (n,) at least 0.
+
+        Returns:
+            The estimator itself.
 
         Raises:
             ValueError: on unusable input.
@@ -91,9 +99,9 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
             self._fit_at_once(batch, lambda *_: None)
         else:
             self._fit_in_batches(batch)
-        return self
 
-    def partial_fit(self, X: Any, y: Any, X_next: Any = None, sample_weight: Any = None) -> Self:
+    @all_or_nothing
+    def partial_fit(self, X: Any, y: Any, X_next: Any = None, sample_weight: Any = None) -> None:
         """Learn one more batch.
 
         Args:
@@ -102,9 +110,12 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
             X_next: (b', s) inputs of the batch that comes next, for k other than 0.
             sample_weight: (b,) at least 0.
 
+        Returns:
+            The estimator itself.
+
         Raises:
-            ValueError: on unusable input; what was learned stays as it was.
-            NumericalError: if a factorisation failed; what was learned stays.
+            ValueError: on unusable input.
+            NumericalError: if a factorisation failed.
         """
         fresh = not hasattr(self, "_known")
         batch, dimensions = self._checked(X, y, sample_weight, reset=fresh)
@@ -118,12 +129,12 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
             )
         if len(batch.X):
             self._learn(batch, announced)
-        return self
 
+    @of_one_moment
     def predict(self, X: Any) -> np.ndarray:
         """(n,) or (n, outputs) predictions."""
         program = self._program()
-        predicted = np.concatenate(self._in_buckets(self._inputs(X, reset=False), program))
+        predicted = np.concatenate(self._in_buckets(self._inputs(X), program))
         return predicted[:, 0] if self._one_output else predicted
 
     def __sklearn_tags__(self) -> Any:
@@ -150,11 +161,13 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
         self._design()
-        with self._features_kept():
-            X = self._inputs(X, reset=reset)
-            y = check_array(y, ensure_2d=False, dtype=float, input_name="y")
-            if len(X) != len(y):
-                raise ValueError(f"y: expected {len(X)} targets, one a row of X, got {len(y)}")
-            weight = row_weights(sample_weight, len(X))
+        X = self._validated(X, reset=reset)
+        no_mask("y", y)
+        y = check_array(y, ensure_2d=False, dtype=float, input_name="y")
+        if len(X) != len(y):
+            raise ValueError(f"y: expected {len(X)} targets, one a row of X, got {len(y)}")
+        weight = row_weights(sample_weight, len(X))
         used = weight > 0
-        return Batch(X[used], y.reshape(len(y), -1)[used], weight[used]), y.ndim
+        X, targets, weight = X[used], y.reshape(len(y), -1)[used], weight[used]
+        self._scaled_by(X, weight, reset=reset)
+        return Batch(self._prepared(X), targets, weight), y.ndim

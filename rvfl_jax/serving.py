@@ -42,6 +42,7 @@ from rvfl_jax.linalg import precision_scope
 from rvfl_jax.provenance import versions
 from rvfl_jax.regressor import EdRVFLRegressor
 from rvfl_jax.types import Array, Learner, State
+from rvfl_jax.whole import as_it_stands
 
 FORMAT = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -102,7 +103,7 @@ def export_model(
         path: of the file, customarily `.npz`; one that is there is replaced in one move.
         batch_size: rows of each call; None for any number from 1.
         mean: (s,) what inputs are standardised with: X is taken as (X - mean) / scale, in the
-            precision of the model; None for 0.
+            precision of the model; None for 0, or for what a model with `scale="first"` keeps.
         scale: (s,) above 0; None for 1.
         columns: s names of the features; None for those the model was fitted with.
         platforms: of "cpu", "cuda", "rocm" and "tpu", where the file is to run.
@@ -118,8 +119,13 @@ def export_model(
         )
     if not hasattr(model, "_known"):
         raise ValueError("model: expected a fitted estimator, got one that has learned nothing")
+    model = as_it_stands(model)
     if columns is None:
         columns = getattr(model, "feature_names_in_", None)
+    if hasattr(model, "mean_"):
+        if mean is not None or scale is not None:
+            raise ValueError("mean, scale: expected None for a model that scales by itself")
+        mean, scale = model.mean_, model.scale_
     options = _Options(batch_size, mean, scale, columns, platforms)
     _write(Path(path), _of_model(model), options)
 
