@@ -6,6 +6,7 @@ from typing import Any
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -101,6 +102,22 @@ def finite(name: str, X: np.ndarray) -> None:
             f"{name}: expected finite numbers, got {X[where]} at {where}"
             f" ({int(bad.sum())} such entries)"
         )
+
+
+def real_numbers(name: str, value: Any) -> np.ndarray:
+    """A number or several as float64; ValueError on text, truth values and whatever else."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"{name}: expected a number, got {value!r}")
+    return array.astype(float)
+
+
+def widened(X: Any) -> Any:
+    """Arrays of bfloat16 and its like, which NumPy takes for no numbers, as float32."""
+    dtype = getattr(X, "dtype", np.dtype(float))
+    if getattr(dtype, "kind", None) == "V" and jnp.issubdtype(dtype, jnp.floating):
+        return np.asarray(X).astype(np.float32)
+    return X
 
 
 def no_mask(name: str, values: Any) -> None:

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from rvfl_jax import programs
 from rvfl_jax.buckets import padded, rows_for
 from rvfl_jax.calibration import Guesses, joined_guesses
-from rvfl_jax.checks import NumericalError, differences, no_mask, one_of
+from rvfl_jax.checks import NumericalError, differences, no_mask, one_of, real_numbers, widened
 from rvfl_jax.exact import check_forgetting
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.programs import Design, Knowledge, Rows, fading_of
@@ -95,8 +95,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         forgetting = check_forgetting(self.forgetting)
         strength = resolve_strength(self.k, self.num_layers)
         numbers: dict[str, Any] = {
-            "ridge": np.asarray(self.ridge, float),
-            "weight_scale": np.asarray(self.weight_scale, float),
+            "ridge": real_numbers("ridge", self.ridge),
+            "weight_scale": real_numbers("weight_scale", self.weight_scale),
         }
         kind: Any = "none"
         if isinstance(strength, AdaptiveK):
@@ -179,7 +179,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """(n, s) finite numbers, with the names and the number of features checked."""
         no_mask("X", X)
         checked: np.ndarray = validate_data(
-            self, X, reset=reset, dtype="numeric", accept_sparse=False, **options
+            self, widened(X), reset=reset, dtype="numeric", accept_sparse=False, **options
         )
         return checked.astype(float) if checked.dtype.kind not in "fiub" else checked
 

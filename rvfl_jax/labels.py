@@ -63,7 +63,9 @@ def _is_label(label: Any, negative: bool) -> bool:
         hash(label)
     except TypeError:
         return False
-    if isinstance(label, int | float | np.number):
+    if isinstance(label, int | np.integer):
+        return bool(negative or label >= 0)
+    if isinstance(label, float | np.number):
         sign = negative or label >= 0
         return bool(np.isfinite(label) and sign and float(label).is_integer())
     try:

@@ -149,6 +149,8 @@ def _encoded(name: str, value: Any) -> Any:
         return {"random_state": [algorithm, np.asarray(words).tolist(), *rest]}
     if isinstance(value, tuple):
         return {"tuple": [_encoded(name, part) for part in value]}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iufb":
+        return {"array": [value.dtype.str, value.tolist()]}
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _encoded(name, np.asarray(value).tolist())
     if isinstance(value, list):
@@ -175,6 +177,8 @@ def _decoded(value: Any) -> Any:
                 " form, which learned otherwise; learn the model anew"
             )
         return k
+    if kind == "array":
+        return np.array(content[1], content[0])
     if kind == "random_state":
         generator = np.random.RandomState()
         generator.set_state(tuple(content))
