@@ -94,6 +94,17 @@ def sweep(
     schedule = None if test is None else _schedule(evaluate, streams, T)
     positive_int("max_bytes", max_bytes)
     job = _job(streams, several, key, test, schedule, m, s)
+    # Told before anything runs: what has been computed is not lost to an axis without words.
+    about = provenance(
+        make_learner(**point_at(axes, [0] * len(axes))),
+        [fingerprint(one) for one in streams],
+        key,
+        precision,
+        num_classes=m,
+        grid={axis.name: _in_words(axis) for axis in axes},
+        constants=list(constants),
+        mesh=None if mesh is None else {"devices": mesh.size},
+    )
     total = math.prod(axis.size for axis in axes)
     parts: list[tuple[list[np.ndarray], Any]] = []
     with precision_scope(precision), track(total, progress, "configurations") as advance:
@@ -105,19 +116,7 @@ def sweep(
                 # Chunks may overlap.
                 known[np.ix_(*chunk)] = True
                 advance(int(known.sum()))
-    result = build_sweep(axes, parts, schedule)
-    first_learner = make_learner(**point_at(axes, [0] * len(axes)))
-    about = provenance(
-        first_learner,
-        [fingerprint(one) for one in streams],
-        key,
-        precision,
-        num_classes=m,
-        grid={axis.name: _in_words(axis) for axis in axes},
-        constants=list(constants),
-        mesh=None if mesh is None else {"devices": mesh.size},
-    )
-    return replace(result, provenance=about)
+    return replace(build_sweep(axes, parts, schedule), provenance=about)
 
 
 def _in_words(axis: Axis) -> list[Any]:

@@ -32,11 +32,13 @@ class Sweep:
             stream; infinite where the run is not healthy.
         prequential_accuracy: (...,) of the guesses over all rows; 0 where not healthy.
         loss: (..., T) squared error of the guess on each batch, mean over its rows.
-        k_next: (..., T, L) strength put on the announced batch.
+        k_next: (..., T, L) strength put on the announced batch. Where an axis changes the number
+            of sub-learners: (...,) objects, an array (T, L) of its own for every configuration.
         evaluated: (E,) batches after which the test set was looked at.
         accuracy: protocol to (..., E); empty without a test set.
         task_accuracy: protocol to (..., E, Q).
-        learner_accuracy: (..., E, L); (..., 0) without a test set.
+        learner_accuracy: (..., E, L), or objects (E, L) as for `k_next`; (..., 0) without a test
+            set.
         provenance: see `rvfl_jax.provenance`; of the learner at the first point.
     """
 
@@ -102,12 +104,15 @@ class Sweep:
         return {n: v.item() if isinstance(v, np.generic) else v for n, v in chosen.items()}
 
     def to_xarray(self) -> Any:
-        """The same as an `xarray.Dataset`; needs the package xarray."""
+        """The same as an `xarray.Dataset`; needs the package xarray.
+
+        Sub-learners that a configuration has not are NaN.
+        """
         import xarray
 
         rest = {"loss": ("batch",), "k_next": ("batch", "learner")}
         data = {
-            name: ((*self.axes, *rest.get(name, ())), getattr(self, name))
+            name: ((*self.axes, *rest.get(name, ())), _filled(getattr(self, name)))
             for name in ("healthy", *CRITERIA, *rest)
         }
         for protocol, values in self.accuracy.items():
@@ -144,25 +149,24 @@ def build_sweep(
         The results without their provenance.
     """
     shape = tuple(axis.size for axis in axes)
-
-    def joined(*leaves: np.ndarray) -> np.ndarray:
-        whole = np.empty((*shape, *leaves[0].shape[len(shape) :]), leaves[0].dtype)
-        for (places, _), leaf in zip(parts, leaves, strict=True):
-            whole[np.ix_(*places)] = leaf
-        return whole
-
-    kept = jax.tree.map(joined, *[part for _, part in parts])
-    rows = kept.rows.sum(axis=-1)
-    with np.errstate(invalid="ignore"):
-        loss = np.where(kept.healthy, kept.loss.sum(axis=-1) / rows, np.inf)
-        accuracy = np.where(kept.healthy, kept.hits.sum(axis=-1) / rows, 0.0)
-        each = kept.loss / kept.rows
     looks = np.zeros(0, int) if schedule is None else np.flatnonzero(schedule)
 
     def looked(values: np.ndarray) -> np.ndarray:
         return np.take(values, looks, axis=len(shape))
 
-    seen = None if kept.evaluation is None else jax.tree.map(looked, kept.evaluation)
+    def of_looks(part: Any) -> Any:
+        return part._replace(evaluation=jax.tree.map(looked, part.evaluation))
+
+    places = [where for where, _ in parts]
+    kept: Any = jax.tree.map(
+        lambda *leaves: _joined(shape, places, leaves), *[of_looks(part) for _, part in parts]
+    )
+    rows = kept.rows.sum(axis=-1)
+    with np.errstate(invalid="ignore"):
+        loss = np.where(kept.healthy, kept.loss.sum(axis=-1) / rows, np.inf)
+        accuracy = np.where(kept.healthy, kept.hits.sum(axis=-1) / rows, 0.0)
+        each = kept.loss / kept.rows
+    seen = kept.evaluation
     points = [axis for axis in axes if axis.name == POINT]
     return Sweep(
         axes=tuple(axis.name for axis in axes),
@@ -179,6 +183,34 @@ def build_sweep(
         learner_accuracy=np.zeros((*shape, 0)) if seen is None else seen.learner_accuracy,
         provenance={},
     )
+
+
+def _joined(
+    shape: tuple[int, ...], places: list[list[np.ndarray]], leaves: tuple[np.ndarray, ...]
+) -> np.ndarray:
+    """Chunks in the places of a grid of that shape; as objects where theirs differ beyond it."""
+    rests = {leaf.shape[len(shape) :] for leaf in leaves}
+    dtype = np.result_type(*leaves)
+    whole = np.empty((*shape, *rests.pop()), dtype) if len(rests) == 1 else np.empty(shape, object)
+    for where, leaf in zip(places, leaves, strict=True):
+        if whole.dtype != object:
+            whole[np.ix_(*where)] = leaf
+            continue
+        for at in np.ndindex(*leaf.shape[: len(shape)]):
+            # Not a view, which would keep all of its chunk.
+            whole[tuple(w[i] for w, i in zip(where, at, strict=True))] = leaf[at].copy()
+    return whole
+
+
+def _filled(values: np.ndarray) -> np.ndarray:
+    """One array of arrays of several shapes, NaN where one is shorter."""
+    if values.dtype != object:
+        return values
+    longest = np.max([np.shape(value) for value in values.flat], axis=0)
+    whole = np.full((*values.shape, *longest), np.nan)
+    for at, value in np.ndenumerate(values):
+        whole[(*at, *map(slice, np.shape(value)))] = value
+    return whole
 
 
 def _coordinates(axis: Axis) -> Any:

@@ -274,6 +274,66 @@ def test_labelled_arrays(stream):
     assert labelled["k_values"].shape == (3, 2)
 
 
+def make_deep(num_layers, k=1.0, **options):
+    return rvfl_jax.edrvfl(num_layers=num_layers, num_nodes=8, ridge=0.5, k=k, **options)
+
+
+@pytest.mark.parametrize("layers", [[1, 2], [2, 1]])
+def test_numbers_of_sub_learners_are_kept_as_they_are(stream, layers):
+    grid = {"num_layers": layers, "k": [0.0, 1.0]}
+    result = rvfl_jax.sweep(make_deep, stream, grid, key=KEY, test=TEST)
+    assert result.k_next.shape == result.learner_accuracy.shape == (2, 2)
+    for place in np.ndindex(result.shape):
+        L = result.point(place)["num_layers"]
+        assert (result.k_next[place].shape, result.learner_accuracy[place].shape) == (
+            (9, L),
+            (2, L),
+        )
+    assert_equal_to_run(result, (0, 1), make_deep(layers[0]), stream)
+    assert result.best()["num_layers"] in layers
+    labelled = result.to_xarray()
+    assert dict(labelled.sizes)["learner"] == 2
+    shorter = labelled["k_next"].sel(num_layers=1)
+    assert np.isfinite(shorter.isel(learner=0)).all()
+    assert np.isnan(shorter.isel(learner=1)).all()
+
+
+def test_one_number_of_sub_learners_is_one_array(stream):
+    result = rvfl_jax.sweep(make_deep, stream, {"num_layers": [2, 2], "k": [0.5]}, key=KEY)
+    assert result.k_next.shape == (2, 1, 9, 2)
+    assert result.k_next.dtype == float
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", ["num_nodes", "solver", "point"])
+def test_other_options_that_shape_programs(stream, axis):
+    values = {"num_nodes": [8, 5], "solver": ["square_root", "information"]}
+    grid = {axis: values.get(axis)}
+    if axis == "point":
+        grid = [{"num_layers": 2, "k": 0.5}, {"num_layers": 1, "k": 1.0}]
+
+    def maker(**point):
+        return rvfl_jax.edrvfl(**{"num_layers": 2, "num_nodes": 8, "ridge": 0.5, "k": 1.0} | point)
+
+    result = rvfl_jax.sweep(maker, stream, grid, key=KEY, test=TEST)
+    for place in range(2):
+        assert_equal_to_run(result, (place,), maker(**result.point((place,))), stream)
+
+
+def test_what_cannot_be_told_of_a_grid_is_known_before_anything_runs(stream, monkeypatch):
+    module = importlib.import_module("rvfl_jax.sweep")
+    ran = []
+    monkeypatch.setattr(module.Program, "run", lambda self, wanted: ran.append(wanted) or [])
+
+    def failing(*args, **circumstances):
+        raise TypeError("not JSON serializable")
+
+    monkeypatch.setattr(module, "provenance", failing)
+    with pytest.raises(TypeError):
+        rvfl_jax.sweep(make, stream, {"k": [1.0]}, key=KEY)
+    assert not ran
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
