@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 
+@in_brief
 class Batches(NamedTuple):
     """Batches on their way through a scan: X (T, b, s), y and weight (T, b)."""
 

@@ -18,12 +18,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rvfl_jax.checks import is_key
 from rvfl_jax.provenance import versions
+from rvfl_jax.words import in_brief
 
 FORMAT = 1
 _METADATA = "metadata"
 
 
+@in_brief
 class Checkpoint(NamedTuple):
     """What a file holds: arrays by their path in the tree, and the description beside them."""
 
@@ -160,12 +163,6 @@ def _arrays_of(tree: Any) -> tuple[dict[str, np.ndarray], dict[str, str]]:
             leaf = jax.random.key_data(leaf)
         arrays[name] = np.asarray(leaf)
     return arrays, keys
-
-
-def is_key(leaf: Any) -> bool:
-    """Whether a leaf is a typed PRNG key, which NumPy cannot hold."""
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def _difference(name: str, leaf: Any, got: np.ndarray, key: str | None) -> list[str]:

@@ -19,6 +19,12 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is a typed PRNG key, which NumPy cannot hold."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
 def positive_int(name: str, value: Any) -> int:
     """`value` as an int of at least 1, or a ValueError."""
     integral = isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -41,6 +41,7 @@ from rvfl_jax.network import (
     resolve_weight_init,
 )
 from rvfl_jax.offline import gram_and_moment
+from rvfl_jax.portable import portable
 from rvfl_jax.postponed import from_sums, postponed_form
 from rvfl_jax.solvers import covariance, information, square_root
 from rvfl_jax.solvers.contract import Batch, Readout, Report
@@ -55,11 +56,14 @@ from rvfl_jax.strength import (
     sigma_share,
 )
 from rvfl_jax.types import Array, FollowForm, Learner, StepInfo, StreamForm
+from rvfl_jax.words import in_brief
 
 SOLVERS = ("auto", "covariance", "information", "square_root")
 COLD_STARTS = ("exact", "paper")
 
 
+@portable
+@in_brief
 class EdRVFLState(NamedTuple):
     """All that the next step needs; the first four are the paper's.
 
@@ -92,6 +96,7 @@ class EdRVFLState(NamedTuple):
     prior: Array | None = None
 
 
+@in_brief
 class Rest(NamedTuple):
     """The decision of the state that a run began with, kept while the stream stands still.
 
@@ -106,6 +111,7 @@ class Rest(NamedTuple):
     k: Array
 
 
+@in_brief
 class Carry(NamedTuple):
     """What the scan carries: solver carries with a leading L, and the batch in hand."""
 

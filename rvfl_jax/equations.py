@@ -21,10 +21,12 @@ import jax
 import jax.numpy as jnp
 
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 Activation = Callable[[Array], Array]
 
 
+@in_brief
 class Moment(NamedTuple):
     """What an algorithm holds after step t: theta_{t+1}, eta_dagger, eta_{t+1}, k_t and k_{t+1}."""
 

@@ -11,12 +11,14 @@ from jax import lax
 from rvfl_jax.batches import where_asked
 from rvfl_jax.metrics import accuracy, kl, kl_divergence, protocol_hits, regret, squared_loss
 from rvfl_jax.types import Array, Carry, Learner, State
+from rvfl_jax.words import in_brief
 
 # Scores are computed in at most this many widths, no finer than so many columns.
 MAX_WIDTHS = 16
 COLUMNS_APART = 8
 
 
+@in_brief
 class Expert(NamedTuple):
     """What the offline expert says of the test rows: its loss, (n, m) probabilities."""
 
@@ -24,6 +26,7 @@ class Expert(NamedTuple):
     probabilities: Array
 
 
+@in_brief
 class Examined(NamedTuple):
     """Test rows; the driver replaces the inputs and the raw expert by what can be reused.
 
@@ -44,6 +47,7 @@ class Examined(NamedTuple):
     counts: Any = None
 
 
+@in_brief
 class Evaluation(NamedTuple):
     """One look at the test set.
 

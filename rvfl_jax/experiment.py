@@ -32,6 +32,7 @@ from rvfl_jax.run_folder import RunFolder
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
 from rvfl_jax.strength import adaptive_k
 from rvfl_jax.types import Array, Learner, Stream
+from rvfl_jax.words import Summary, summarised
 
 STYLES = ("ridge", "forward", "bayes")
 OFFLINE = "offline expert"
@@ -91,7 +92,8 @@ class Config(Setting):
     evaluate: str = "batch"
 
 
-@dataclass
+@summarised
+@dataclass(repr=False)
 class StyleResult:
     """One style over all seeds: metric name to one number a seed, and curves."""
 
@@ -103,8 +105,20 @@ class StyleResult:
         for name, value in values.items():
             self.metrics.setdefault(name, []).append(float(value))
 
+    def _summary(self) -> Summary:
+        return Summary(f"StyleResult: {self.told()}", [("metrics", ", ".join(self.metrics))])
 
-@dataclass
+    def told(self) -> str:
+        """Accuracy at the end over all seeds, in per cent."""
+        values = 100 * np.array(self.metrics.get("accuracy_class_incremental", []))
+        if not len(values):
+            return "nothing yet"
+        spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
+        return f"{np.mean(values):.2f}{spread} % class-incremental, {len(values)} seed(s)"
+
+
+@summarised
+@dataclass(repr=False)
 class Comparison:
     """Results of `compare`.
 
@@ -125,6 +139,14 @@ class Comparison:
     task_ends: np.ndarray
     rows: int
     seeds: int
+
+    def _summary(self) -> Summary:
+        title = (
+            f"Comparison on {self.dataset}: {self.config.tasks} tasks, {self.config.batches}"
+            f" batches, {self.rows:,} rows, {self.seeds} seed(s)"
+        )
+        results = {**self.styles, OFFLINE: self.offline}
+        return Summary(title, [(name, style.told()) for name, style in results.items()])
 
 
 def compare(

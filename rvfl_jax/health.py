@@ -19,13 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.linalg import matmul, matmul_tn
+from rvfl_jax.portable import portable
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 NUM_PROBES = 4
 # theta = 0 has residual 1: beyond it what was learned is worse than nothing.
 WORTHLESS = 1.0
 
 
+@portable
+@in_brief
 class Ledger(NamedTuple):
     """Sums of one sub-learner: trace (), gram U^T A (r, d) and moment U^T B (r, m)."""
 

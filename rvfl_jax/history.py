@@ -6,11 +6,13 @@ import jax
 import numpy as np
 
 from rvfl_jax.evaluation import Evaluation, Examined
-from rvfl_jax.metrics import cumulative_regret
+from rvfl_jax.metrics import average_accuracy, backward_transfer, cumulative_regret
 from rvfl_jax.provenance import Provenance
 from rvfl_jax.types import Array
+from rvfl_jax.words import Summary, in_brief, number, summarised
 
 
+@in_brief
 class StepRecord(NamedTuple):
     """What the scan keeps of one step; see `History`."""
 
@@ -31,6 +33,30 @@ class Classes(tuple[Any, ...]):
     """Labels in the order of their columns, which JAX takes for structure."""
 
 
+@jax.tree_util.register_pytree_with_keys_class
+class ByProtocol(dict[str, np.ndarray]):
+    """Arrays by protocol; one that is not there says why."""
+
+    def __missing__(self, protocol: str) -> np.ndarray:
+        if self:
+            raise KeyError(f"{protocol}: expected one of {', '.join(self)}")
+        raise KeyError(
+            f"{protocol}: the run has none, as it had no test set or, for R, was not evaluated at"
+            ' every task end of a stream with tasks: run_stream(..., test=(X, y), evaluate="task")'
+        )
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+        """The arrays, in the order of their names as JAX takes a dict."""
+        names = tuple(sorted(self))
+        return [(jax.tree_util.DictKey(name), self[name]) for name in names], names
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], arrays: Any) -> "ByProtocol":
+        """The arrays under these names."""
+        return cls(zip(names, arrays, strict=True))
+
+
+@summarised
 class History(NamedTuple):
     """A run as plain NumPy arrays. T batches, E evaluations, L sub-learners, Q tasks.
 
@@ -56,7 +82,7 @@ class History(NamedTuple):
             without an expert.
         kl_from_expert: (E,) divergence from the expert's probabilities; NaN without one.
         R: protocol to (Q, Q) accuracy on task j after task q; empty unless every task
-            leads a batch and its end was evaluated.
+            leads a batch and its end was evaluated with a test set.
         task_rows: (Q,) test rows of each task.
         provenance: key, learner, versions, device and a fingerprint of the stream.
         classes: labels in the order of their columns.
@@ -89,6 +115,43 @@ class History(NamedTuple):
     classes: Classes = Classes()
     task_ends: np.ndarray = np.zeros(0, int)
     confusion: np.ndarray = np.zeros((0, 0, 0), int)
+
+    def _summary(self) -> Summary:
+        T, layers = self.k_t.shape
+        looks, tested = len(self.evaluated), int(np.sum(self.task_rows))
+        title = (
+            f"History: {T} batches of {int(self.rows.sum()):,} rows, {len(self.classes)} classes,"
+            f" {layers} sub-learners, "
+        )
+        title += f"{looks} looks at {tested} test rows" if looks else "no test set"
+        rows = [("every batch", _prequential(self)), ("arithmetic", _health(self.healthy))]
+        if looks:
+            ends = [f"{name} {number(curve[-1])}" for name, curve in self.accuracy.items()]
+            rows.append(("accuracy at the end", ", ".join(ends)))
+            rows.append(("cumulative regret", number(self.cumulative_regret[-1])))
+        if self.R:
+            protocol = next(iter(self.R))
+            R = self.R[protocol]
+            told = f"average accuracy {number(average_accuracy(R))}"
+            if len(R) > 1:
+                told += f", backward transfer {number(backward_transfer(R))}"
+            rows.append((f"R[{protocol!r}]", told))
+        return Summary(title, rows)
+
+
+def _prequential(history: History) -> str:
+    guessed = np.isfinite(history.prequential_accuracy) & (history.rows > 0)
+    if not guessed.any():
+        return "not guessed before it was learned"
+    weights = history.rows[guessed]
+    accuracy = np.average(history.prequential_accuracy[guessed], weights=weights)
+    loss = np.average(history.prequential_loss[guessed], weights=weights)
+    return f"guessed before it was learned: accuracy {number(accuracy)}, loss {number(loss)}"
+
+
+def _health(healthy: np.ndarray) -> str:
+    failed = ~np.asarray(healthy).all(axis=1)
+    return f"failed at batch {np.argmax(failed) + 1}" if failed.any() else "healthy throughout"
 
 
 def build_history(
@@ -133,15 +196,15 @@ def build_history(
         return History(
             **common,
             evaluated=np.zeros(0, int),
-            accuracy={},
-            task_accuracy={},
+            accuracy=ByProtocol(),
+            task_accuracy=ByProtocol(),
             learner_accuracy=np.zeros((0, layers)),
             regret=none,
             cumulative_regret=none,
             kl=none,
             excess_loss=none,
             kl_from_expert=none,
-            R={},
+            R=ByProtocol(),
             task_rows=none,
         )
     evaluated = np.flatnonzero(schedule)
@@ -154,15 +217,17 @@ def build_history(
     return History(
         **common,
         evaluated=evaluated,
-        accuracy=kept.accuracy,
-        task_accuracy=kept.task_accuracy,
+        accuracy=ByProtocol(kept.accuracy),
+        task_accuracy=ByProtocol(kept.task_accuracy),
         learner_accuracy=kept.learner_accuracy,
         regret=kept.regret,
         cumulative_regret=cumulative_regret(kept.regret),
         kl=kept.kl,
         excess_loss=kept.excess_loss,
         kl_from_expert=kept.kl_from_expert,
-        R={name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {},
+        R=ByProtocol(
+            {name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {}
+        ),
         task_rows=np.asarray(test.rows_of_task, dtype=int),
         confusion=np.zeros((0, 0, 0), int) if kept.confusion is None else kept.confusion,
     )

@@ -9,8 +9,10 @@ from rvfl_jax.health import probe
 from rvfl_jax.linalg import is_finite
 from rvfl_jax.network import Activation, features
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 
+@in_brief
 class InHand(NamedTuple):
     """A batch whose features are known and whose labels are awaited.
 

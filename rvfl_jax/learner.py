@@ -13,11 +13,14 @@ import numpy as np
 
 from rvfl_jax.checks import is_traced, one_of, shape
 from rvfl_jax.linalg import scope_of
+from rvfl_jax.portable import Origin
 from rvfl_jax.types import Array, Learner, Recipe, State, StepInfo, StreamForm
+from rvfl_jax.words import in_brief
 
 ENSEMBLES = ("mean", "median")
 
 
+@in_brief
 class Held(NamedTuple):
     """Carry of a learner without a stream form of its own: a state and the batch in hand."""
 
@@ -82,14 +85,18 @@ def shared_programs(
     @wraps(functions)
     def make(options: Any, numbers: Any) -> Learner:
         learner = functions(options, numbers)
+        origin = Origin(make, (options, numbers), {})
         if not all(map(_known_by_value, options)):
-            return _with_programs(learner, lambda name: _own_program(getattr(learner, name)))
+            learner = _with_programs(learner, lambda name: _own_program(getattr(learner, name)))
+            object.__setattr__(learner, "origin", origin)
+            return learner
 
         def program(name: str) -> Callable[..., Any]:
             return partial(_shared_program, functions, options, name, numbers)
 
         learner = _with_programs(learner, program)
         object.__setattr__(learner, "recipe", Recipe(make, options, numbers))
+        object.__setattr__(learner, "origin", origin)
         return learner
 
     return make
@@ -226,6 +233,28 @@ def make_learner(
         fit_offline: the hindsight expert, if the method has one.
         description: see `Learner`.
     """
+    parts: dict[str, Any] = {
+        "combine": combine,
+        "fit_offline": fit_offline,
+        "description": description,
+    }
+    plain = plain_learner(init, step, scores, **parts)
+    learner = _with_programs(plain, lambda name: _own_program(getattr(plain, name)))
+    origin = Origin(make_learner, (init, step, scores), parts)
+    object.__setattr__(learner, "origin", origin)
+    return learner
+
+
+def plain_learner(
+    init: Callable[..., State],
+    step: Callable[..., tuple[State, StepInfo]],
+    scores: Callable[[State, Any], Array],
+    *,
+    combine: Callable[[Array], Array],
+    fit_offline: Callable[..., State] | None = None,
+    description: str = "",
+) -> Learner:
+    """The same of functions that are not compiled, for `shared_programs`."""
 
     def advance(
         carry: Held, Y_t: Array, X_next: Array, weight_next: Array
@@ -235,7 +264,7 @@ def make_learner(
         )
         return Held(state, X_next, weight_next), info
 
-    learner = Learner(
+    return Learner(
         init=init,
         step=step,
         predict=lambda state, X: combine(scores(state, X)),
@@ -251,4 +280,3 @@ def make_learner(
         fit_offline=fit_offline,
         description=description,
     )
-    return _with_programs(learner, lambda name: _own_program(getattr(learner, name)))

@@ -13,12 +13,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.checks import one_of, per_layer, positive_int, shape
+from rvfl_jax.checks import one_of, per_layer, plain_numbers, positive_int, shape
 from rvfl_jax.learner import (
+    ENSEMBLES,
     check_batch,
     check_inputs,
     combiner,
-    make_learner,
+    describe,
+    plain_learner,
+    shared_programs,
 )
 from rvfl_jax.linalg import cho_solve, cholesky, gram, is_finite, matmul
 from rvfl_jax.network import (
@@ -29,12 +32,16 @@ from rvfl_jax.network import (
     resolve_activation,
     resolve_weight_init,
 )
+from rvfl_jax.portable import portable
 from rvfl_jax.types import Array, Learner, StepInfo
+from rvfl_jax.words import in_brief
 
 FORMS = ("auto", "primal", "dual")
 BLOCK_ROWS = 4096
 
 
+@portable
+@in_brief
 class ReadoutState(NamedTuple):
     """Random weights W (L, N + s, N) and readouts theta (L, d, m); nothing else."""
 
@@ -209,6 +216,17 @@ def non_incremental_edrvfl(
     return _memoryless(num_layers, num_nodes, ridge, activation, weight_init, ensemble, keep=False)
 
 
+class Options(NamedTuple):
+    """What shapes the programs of a learner without memory; `keep`: of the readout before."""
+
+    num_layers: int
+    num_nodes: int
+    activation: str | Activation
+    weight_init: str | Initializer
+    ensemble: str
+    keep: bool
+
+
 def _memoryless(
     num_layers: int,
     num_nodes: int,
@@ -219,11 +237,19 @@ def _memoryless(
     *,
     keep: bool,
 ) -> Learner:
-    layers = positive_int("num_layers", num_layers)
-    nodes = positive_int("num_nodes", num_nodes)
+    layers, nodes = positive_int("num_layers", num_layers), positive_int("num_nodes", num_nodes)
     ridge = per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
-    g = resolve_activation(activation)
+    resolve_activation(activation)
     resolve_weight_init(weight_init)
+    ensemble = one_of("ensemble", ensemble, ENSEMBLES)
+    options = Options(layers, nodes, activation, weight_init, ensemble, keep)
+    return _without_memory(options, plain_numbers(ridge))
+
+
+@shared_programs
+def _without_memory(options: Options, ridge: Any) -> Learner:
+    layers, nodes, activation, weight_init, ensemble, keep = options
+    g = resolve_activation(activation)
     combine_scores = combiner(ensemble)
 
     def init(key: Array, num_features: int, num_classes: int) -> ReadoutState:
@@ -267,7 +293,15 @@ def _memoryless(
         )
         return state._replace(theta=theta), info
 
-    return make_learner(init, step, scores, combine=combine_scores)
+    name = "fine_tuned_edrvfl" if keep else "non_incremental_edrvfl"
+    shaping = {option: value for option, value in options._asdict().items() if option != "keep"}
+    return plain_learner(
+        init,
+        step,
+        scores,
+        combine=combine_scores,
+        description=describe(name, **shaping, ridge=ridge),
+    )
 
 
 def _fit_residual(D: Array, residual: Array, weight: Array, ridge: Array | float) -> Array:

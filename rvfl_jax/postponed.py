@@ -27,8 +27,10 @@ from rvfl_jax.linalg import (
 )
 from rvfl_jax.network import Activation
 from rvfl_jax.types import Array, PostponedForm
+from rvfl_jax.words import in_brief
 
 
+@in_brief
 class Sums(NamedTuple):
     """W; A (L, d, d) and B (L, d, m); finite (L,), False once a batch had to be left out.
 
@@ -42,6 +44,7 @@ class Sums(NamedTuple):
     prior: Array | None
 
 
+@in_brief
 class Decision(NamedTuple):
     """A readout on request: theta (L, d, m), healthy (L,), residual (L,), condition (L,)."""
 

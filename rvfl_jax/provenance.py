@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rvfl_jax.checks import is_key
 from rvfl_jax.types import Array, Learner, Stream
 
 PACKAGES = ("rvfl-jax", "jax", "jaxlib", "numpy")
@@ -71,7 +72,8 @@ def digest_of(tree: Any) -> str:
     Of an array that other processes hold in part only dtype and shape count.
     """
     digest = hashlib.sha256()
-    for array in jax.tree.leaves(tree):
+    for leaf in jax.tree.leaves(tree):
+        array = jax.random.key_data(leaf) if is_key(leaf) else leaf
         digest.update(f"{np.dtype(array.dtype).str}{array.shape}".encode())
         if getattr(array, "is_fully_addressable", True):
             # Row by row: a memory-mapped array need not fit into memory.
@@ -99,6 +101,6 @@ def device() -> dict[str, Any]:
 
 
 def _key_data(key: Array) -> dict[str, Any]:
-    typed = jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key)
+    typed = is_key(key)
     data = jax.random.key_data(key) if typed else key
     return {"impl": str(jax.random.key_impl(key)) if typed else "raw", "data": data.tolist()}

@@ -34,8 +34,8 @@ import numpy as np
 from jax import export
 
 from rvfl_jax.buckets import FEWEST_ROWS, rows_for
-from rvfl_jax.checkpoint import is_key, json_bytes, write_npz
-from rvfl_jax.checks import finite, one_of, positive_int, shape
+from rvfl_jax.checkpoint import json_bytes, write_npz
+from rvfl_jax.checks import finite, is_key, one_of, positive_int, shape
 from rvfl_jax.estimator import EdRVFLClassifier
 from rvfl_jax.estimator_base import EdRVFLBase
 from rvfl_jax.linalg import precision_scope

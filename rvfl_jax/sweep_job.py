@@ -19,6 +19,7 @@ from rvfl_jax.strength import adaptive_k
 from rvfl_jax.sweep import sweep
 from rvfl_jax.sweep_result import CRITERIA, Sweep
 from rvfl_jax.types import Learner
+from rvfl_jax.words import Summary, cut, number, summarised
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class SweepConfig(Setting):
     criterion: str = "prequential_loss"
 
 
-@dataclass
+@summarised
+@dataclass(repr=False)
 class SweepOutcome:
     """The sweep, its best point, and what that point reaches on the test set, once.
 
@@ -52,6 +54,12 @@ class SweepOutcome:
     result: Sweep
     best: dict[str, Any]
     test: dict[str, float]
+
+    def _summary(self) -> Summary:
+        told = self.result._summary()
+        tested = ", ".join(f"{name} {number(value)}" for name, value in self.test.items())
+        rows = [*told.rows, ("the best on the test set", cut(tested, 150))]
+        return Summary(f"{self.dataset}: {cut(told.title, 200)}", rows)
 
 
 def run_sweep(config: SweepConfig, progress: Progress | None = None) -> SweepOutcome:

@@ -23,6 +23,7 @@ from rvfl_jax.evaluation import Evaluation, Examined, embed_test
 from rvfl_jax.grid import SEED, STREAM, Axis
 from rvfl_jax.scan import scan_stream
 from rvfl_jax.types import Array, Learner
+from rvfl_jax.words import in_brief
 
 # Intermediates of the size of the largest one that are alive at once, about.
 ALIVE = 3
@@ -37,6 +38,7 @@ class Constant(NamedTuple):
     value: Any
 
 
+@in_brief
 class Kept(NamedTuple):
     """What a sweep keeps of a run; see `Sweep`."""
 

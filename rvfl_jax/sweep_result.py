@@ -9,6 +9,8 @@ import numpy as np
 
 from rvfl_jax.checks import NumericalError, one_of
 from rvfl_jax.grid import POINT, SEED, STREAM, Axis
+from rvfl_jax.portable import portable
+from rvfl_jax.words import Summary, brief, cut, number, summarised
 
 # Averaged over when configurations are compared: they are circumstances, not choices.
 CIRCUMSTANCES = (SEED, STREAM)
@@ -16,7 +18,9 @@ CIRCUMSTANCES = (SEED, STREAM)
 CRITERIA = {"prequential_loss": False, "prequential_accuracy": True}
 
 
-@dataclass(frozen=True)
+@portable
+@summarised
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """Results of `sweep`; every array begins with one dimension for each of `axes`.
 
@@ -102,6 +106,23 @@ class Sweep:
         for axis, at in zip(self.choices, place, strict=True):
             chosen |= self.points[at] if axis == POINT else {axis: self.coords[axis][at]}
         return {n: v.item() if isinstance(v, np.generic) else v for n, v in chosen.items()}
+
+    def _summary(self) -> Summary:
+        size = " x ".join(map(str, self.shape))
+        learner = str(self.provenance.get("learner") or "a learner")
+        rows = [(axis, _ends(self.coords[axis])) for axis in self.axes]
+        if self.points:
+            rows.append(("one point", brief(self.points[0])))
+        failed = int((~self.healthy).sum())
+        rows.append(("arithmetic", f"failed in {failed}" if failed else "healthy throughout"))
+        if np.asarray(self.mean(self.healthy) == 1).any():
+            point, loss = self.ranking()[0]
+            rows.append(("best", f"{brief(point)} with prequential loss {number(loss)}"))
+        if self.accuracy:
+            told = f"{', '.join(self.accuracy)} at {len(self.evaluated)} looks"
+            rows.append(("accuracy", told))
+        title = f"Sweep of {size} configurations ({', '.join(self.axes)}), the first of them of"
+        return Summary(f"{title} {cut(learner, 200)}", [(cut(n, 30), cut(t, 100)) for n, t in rows])
 
     def to_xarray(self) -> Any:
         """The same as an `xarray.Dataset`; needs the package xarray.
@@ -211,6 +232,12 @@ def _filled(values: np.ndarray) -> np.ndarray:
     for at, value in np.ndenumerate(values):
         whole[(*at, *map(slice, np.shape(value)))] = value
     return whole
+
+
+def _ends(values: Any) -> str:
+    """How many values an axis has, and the first and the last of them."""
+    told = [value_in_words(value) for value in (values[0], values[-1])]
+    return f"{len(values)} value{'s' * (len(values) > 1)}, {' to '.join(told[: len(values)])}"
 
 
 def _coordinates(axis: Axis) -> Any:

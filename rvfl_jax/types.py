@@ -7,16 +7,25 @@ E evaluations.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from pickle import PicklingError
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
+
+from rvfl_jax.portable import Origin, portable
+from rvfl_jax.words import Summary, brief, cut, in_brief, listed, summarised
+
+if TYPE_CHECKING:
+    from rvfl_jax.history import History
 
 Array = jax.Array
 State = Any
 Carry = Any
 
 
+@portable
+@in_brief
 class StepInfo(NamedTuple):
     """What a person may want to see of one step; no later step needs it.
 
@@ -48,6 +57,7 @@ class StepInfo(NamedTuple):
     condition: Array
 
 
+@in_brief
 class PostponedForm(NamedTuple):
     """How a learner adds up batches and decides only when asked.
 
@@ -65,6 +75,7 @@ class PostponedForm(NamedTuple):
     finish: Callable[..., State]
 
 
+@in_brief
 class FollowForm(NamedTuple):
     """How the scores of fixed rows follow a learner, instead of being computed anew.
 
@@ -79,6 +90,7 @@ class FollowForm(NamedTuple):
     read: Callable[..., Array]
 
 
+@in_brief
 class StreamForm(NamedTuple):
     """How a learner is driven along a stream, holding one announced batch in hand.
 
@@ -108,6 +120,7 @@ class StreamForm(NamedTuple):
     follow: FollowForm | None = None
 
 
+@in_brief
 @dataclass(frozen=True)
 class Recipe:
     """How a learner is made, so that learners made alike share their compiled programs.
@@ -125,7 +138,8 @@ class Recipe:
 
 
 @jax.tree_util.register_pytree_node_class
-@dataclass(frozen=True, eq=False)
+@summarised
+@dataclass(frozen=True, eq=False, repr=False)
 class Learner:
     """A method as pure functions, and a pytree of the numbers in its configuration.
 
@@ -134,6 +148,9 @@ class Learner:
     and are equal if their numbers are, in kind and value. One that was put together by hand, was
     changed by `dataclasses.replace`, or has an option that may change (a lambda, an object with
     state) has no leaves and is equal to itself alone. k is no leaf where it is known to be 0.
+
+    It can be pickled where its functions are found by their names: options such as a lambda
+    cannot be sent to another process.
 
     Attributes:
         init: `(key, num_features, num_classes) -> state`.
@@ -149,6 +166,7 @@ class Learner:
             methods that need none.
         description: the method and its configuration in words, for records.
         recipe: how it was made; None for one put together by hand.
+        origin: which call makes it again in another process; None for one put together by hand.
     """
 
     init: Callable[..., State]
@@ -160,7 +178,8 @@ class Learner:
     fit_offline: Callable[..., State] | None = None
     consolidate: Callable[[State], State] = lambda state: state
     description: str = ""
-    recipe: Recipe | None = field(default=None, init=False, repr=False)
+    recipe: Recipe | None = field(default=None, init=False)
+    origin: Origin | None = field(default=None, init=False)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
         """The numbers, and all else."""
@@ -172,6 +191,22 @@ class Learner:
     def tree_unflatten(cls, rest: Any, children: tuple[Any, ...]) -> "Learner":
         """The learner with these numbers, which may be anything."""
         return rest.make(rest.options, *children) if isinstance(rest, Recipe) else rest
+
+    def __reduce__(self) -> Any:
+        if self.origin is None:
+            raise PicklingError(
+                "learner: expected one that edrvfl or another function made, which makes it again"
+                " where it is read, got one put together by hand: send what makes it"
+            )
+        return _again, (self.origin.again(),)
+
+    def _summary(self) -> Summary:
+        if self.description:
+            return Summary(f"Learner: {cut(self.description, 800)}", [])
+        names = ("init", "step", "scores", "fit_offline")
+        return Summary(
+            "Learner put together by hand", [(name, brief(getattr(self, name))) for name in names]
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Learner):
@@ -186,6 +221,10 @@ class Learner:
         return object.__hash__(self) if self.recipe is None else hash(self.recipe)
 
 
+def _again(make: Callable[[], Learner]) -> Learner:
+    return make()
+
+
 def _same_number(one: Any, other: Any) -> bool:
     """Equal values of one type; what is traced is equal to itself alone."""
     if one is other or isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
@@ -193,6 +232,7 @@ def _same_number(one: Any, other: Any) -> bool:
     return type(one) is type(other) and np.array_equal(one, other)
 
 
+@summarised
 class Stream(NamedTuple):
     """A labelled batch stream on the host.
 
@@ -236,9 +276,34 @@ class Stream(NamedTuple):
         last = self.num_batches - 1 - np.argmax(of_task[:, ::-1], axis=1)
         return np.where(of_task.any(axis=1), last, -1)
 
+    def _summary(self) -> Summary:
+        (T, b, s), classes = self.X.shape, np.asarray(self.classes).tolist()
+        rows = (self.weight > 0).sum(axis=1)
+        title = (
+            f"Stream: {self.num_rows:,} rows of {s} features in {T} batches,"
+            f" {len(classes)} classes in {self.num_tasks} tasks"
+        )
+        return Summary(
+            title,
+            [
+                ("X", f"{brief(self.X)}, padded to {b} rows a batch"),
+                ("rows", f"{rows.min()} to {rows.max()} a batch"),
+                ("classes", listed(classes)),
+                ("task ends", f"after batches {listed(self.task_ends + 1)}"),
+            ],
+        )
 
+
+@portable
+@summarised
 class Run(NamedTuple):
     """The learner's last state and the history of its run."""
 
     state: State
-    history: Any
+    history: "History"
+
+    def _summary(self) -> Summary:
+        told = self.history._summary()
+        learner = str(self.history.provenance.get("learner") or "a learner")
+        rows = [("state", cut(brief(self.state), 90)), ("history", told.title), *told.rows]
+        return Summary(f"Run of {cut(learner, 200)}", rows)

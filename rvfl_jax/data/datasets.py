@@ -9,6 +9,7 @@ import numpy as np
 from rvfl_jax.checks import real_matrix
 from rvfl_jax.data.fashion_mnist import load_fashion_mnist
 from rvfl_jax.labels import clean_labels
+from rvfl_jax.words import in_brief
 
 NAMES = ("digits", "fashion-mnist")
 TEST_SHARE = 0.25
@@ -17,6 +18,7 @@ TEST_SHARE = 0.25
 _KEYS = (("X_train", "y_train", "X_test", "y_test"), ("f_train", "y_train", "f_test", "y_test"))
 
 
+@in_brief
 class Dataset(NamedTuple):
     """Training and test rows with their original labels.
 

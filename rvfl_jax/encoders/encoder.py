@@ -10,11 +10,13 @@ import numpy as np
 from rvfl_jax.checks import positive_int, real_matrix
 from rvfl_jax.progress import track
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 Params = Any
 ROWS_AT_ONCE = 512
 
 
+@in_brief
 class Encoder(NamedTuple):
     """A feature extractor F as pure functions; its configuration lives in their closures.
 

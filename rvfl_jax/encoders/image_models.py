@@ -10,11 +10,13 @@ import numpy as np
 
 from rvfl_jax.encoders.encoder import encode
 from rvfl_jax.encoders.resnet import resnet
+from rvfl_jax.words import in_brief
 
 SOURCES = ("timm", "hf", "resnet56")
 INSTALL = "pip install 'rvfl-jax[embed]'"
 
 
+@in_brief
 class ImageModel(NamedTuple):
     """A frozen model of images.
 

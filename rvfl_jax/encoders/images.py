@@ -6,10 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rvfl_jax.words import in_brief
+
 SPLITS = ("train", "test")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 
 
+@in_brief
 class ImageSet(NamedTuple):
     """Labelled images, read when they are needed.
 

@@ -10,6 +10,7 @@ import numpy as np
 from rvfl_jax.checks import one_of, positive_int
 from rvfl_jax.encoders.encoder import ROWS_AT_ONCE, Encoder, Params, encode
 from rvfl_jax.types import Array, Stream
+from rvfl_jax.words import in_brief
 
 PROTOCOLS = ("frozen", "refit_per_task")
 FITTED_ON = ("first_batch", "first_task", "training_inputs")
@@ -19,6 +20,7 @@ class LeakWarning(UserWarning):
     """Test features that depend on which test rows come together."""
 
 
+@in_brief
 class EncodedStream(NamedTuple):
     """A stream of features, and how test rows become features.
 

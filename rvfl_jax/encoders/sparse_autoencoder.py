@@ -17,12 +17,14 @@ from rvfl_jax.checks import is_number, positive_int
 from rvfl_jax.encoders.encoder import Encoder
 from rvfl_jax.linalg import cho_solve, cholesky, gram, matmul, matmul_tn
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 ADMM_STEPS = 50
 # The constant that is appended to every row, as in the code of both papers.
 CONSTANT = 0.1
 
 
+@in_brief
 class SparseAutoencoderParams(NamedTuple):
     """What `fit` learns of unlabelled rows.
 

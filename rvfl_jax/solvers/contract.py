@@ -6,8 +6,10 @@ import jax.numpy as jnp
 
 from rvfl_jax.linalg import is_finite, shifted_solve
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 
+@in_brief
 class Batch(NamedTuple):
     """Weighted features of one batch for one sub-learner.
 
@@ -26,6 +28,7 @@ class Batch(NamedTuple):
         return guess if self.prior is None else guess - self.prior
 
 
+@in_brief
 class Readout(NamedTuple):
     """One sub-learner between two steps, in the terms of the public state.
 
@@ -47,6 +50,7 @@ class Readout(NamedTuple):
     root: Array | None = None
 
 
+@in_brief
 class Report(NamedTuple):
     """One step of one sub-learner; all but `taught` are scalars.
 

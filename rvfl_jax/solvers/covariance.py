@@ -49,8 +49,10 @@ from rvfl_jax.strength import (
     taught_targets,
 )
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 
+@in_brief
 class Carry(NamedTuple):
     """P (d, d), Phi (d, m), and of the batch in hand what both of its uses need.
 

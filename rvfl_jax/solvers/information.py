@@ -39,8 +39,10 @@ from rvfl_jax.strength import (
     taught_targets,
 )
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 
+@in_brief
 class Carry(NamedTuple):
     """Sums A (d, d) and B (d, m), decision theta (d, m), and the batch in hand.
 

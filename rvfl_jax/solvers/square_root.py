@@ -43,8 +43,10 @@ from rvfl_jax.strength import (
 )
 from rvfl_jax.triangular import qr_update, solve_upper_transposed, solve_upper_triangular
 from rvfl_jax.types import Array
+from rvfl_jax.words import in_brief
 
 
+@in_brief
 class Carry(NamedTuple):
     """R (d, d), z and Phi (d, m); of the batch in hand Q (d, b), V = D (theta - theta_0), k.
 
