@@ -9,9 +9,10 @@ is strict: whatever differs from what is expected is listed, all of it, and noth
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
 import jax
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.checks import is_key
+from rvfl_jax.locks import try_lock
 from rvfl_jax.provenance import versions
 from rvfl_jax.words import in_brief
 
@@ -64,12 +66,33 @@ def write_npz(path: Path, members: Mapping[str, np.ndarray]) -> None:
     Raises:
         OSError: if the file cannot be written; what was at `path` is untouched.
     """
+    # Named by keyword, which `allow_pickle=False` has no say in.
+    replace_file(path, lambda file: np.savez(file, **members))  # type: ignore[arg-type]
+
+
+def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write a file beside `path` and put it there in one move.
+
+    A link stays one: the file that it leads to is replaced. What killed writers have left is
+    swept.
+
+    Args:
+        path: of the file.
+        write: writes the content.
+
+    Raises:
+        OSError: if the file cannot be written; what was at `path` is untouched.
+    """
+    path = Path(os.path.realpath(path))
+    sweep_parts(path)
     # Not of `tempfile`, whose files nobody else may read.
     part = path.with_name(f"{path.name}.{uuid4().hex}.part")
     try:
         with part.open("xb") as file:
-            # Named by keyword, which `allow_pickle=False` has no say in.
-            np.savez(file, **members)  # type: ignore[arg-type]
+            # Where a file system has no locks, nobody sweeps.
+            with suppress(OSError):
+                try_lock(file.fileno())
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
@@ -83,10 +106,20 @@ def write_npz(path: Path, members: Mapping[str, np.ndarray]) -> None:
 
 def sweep_parts(path: Path) -> None:
     """Remove what processes that were killed while they wrote `path` have left of it."""
+    path = Path(os.path.realpath(path))
     ours = re.compile(re.escape(path.name) + r"\.[0-9a-f]{32}\.part")
-    for part in path.parent.iterdir():
-        if ours.fullmatch(part.name):
-            part.unlink(missing_ok=True)
+    # What cannot be swept harms nobody; that the folder cannot be written to shows soon enough.
+    with suppress(OSError):
+        for part in path.parent.iterdir():
+            if ours.fullmatch(part.name) and _is_left_behind(part):
+                part.unlink(missing_ok=True)
+
+
+def _is_left_behind(part: Path) -> bool:
+    """Whether no process writes it any more: a lock ends with its process."""
+    with suppress(FileNotFoundError), part.open("r+b") as file:
+        return try_lock(file.fileno())
+    return False
 
 
 def json_bytes(described: Mapping[str, Any]) -> np.ndarray:

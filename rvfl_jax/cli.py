@@ -1,11 +1,13 @@
 """The command line: `rvfl-jax`, or `python -m rvfl_jax`."""
 
 import argparse
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rvfl_jax.cli_options import build_parser
@@ -13,14 +15,41 @@ from rvfl_jax.cli_options import build_parser
 if TYPE_CHECKING:
     from rvfl_jax.experiment import Comparison, Progress
 
-# As shells tell that signal 2 ended a process.
+# As shells tell that a signal, 2 or 13, ended a process.
 INTERRUPTED = 128 + 2
+NOBODY_READS = 128 + 13
 
 
 def command() -> None:
     """The process `rvfl-jax`: `main`, which Ctrl-C ends at once."""
     signal.signal(signal.SIGINT, _stop)
-    sys.exit(main())
+    _open_streams()
+    status = main()
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        # Of a full disk or a reader that is gone `main` has told; the end of the process need not.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)
+
+
+def _open_streams() -> None:
+    """Output in UTF-8, as input is, whatever the locale; no file may get a standard number.
+
+    What libraries print to standard error would end up in a file that was opened as number 2.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
+    if sys.stderr is None:
+        # Else what is printed there goes to standard output.
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 def _stop(number: int, frame: Any) -> None:
@@ -41,7 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     arguments = build_parser().parse_args(argv)
     try:
-        return _ACTIONS.get(arguments.command, _model_command)(arguments)
+        if sys.stdout is None:
+            raise ValueError("standard output: expected it to be open, got it closed")
+        status = _ACTIONS.get(arguments.command, _model_command)(arguments)
+        # What cannot be written is an error of this command, and not of the end of the process.
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # As `head` does with what it has read enough of.
+        return NOBODY_READS
     except (ValueError, OSError, ImportError) as error:
         if getattr(arguments, "debug", False):
             raise
@@ -64,17 +101,23 @@ def _run(arguments: argparse.Namespace) -> int:
     # Deferred, so that --help and errors of usage come at once.
     from rich.console import Console
 
-    from rvfl_jax.experiment import Config, compare, save_results
+    from rvfl_jax.experiment import Config, compare, plain, save_results
     from rvfl_jax.plots import comparison_figure
     from rvfl_jax.report import closing_lines, comparison_table
+    from rvfl_jax.results_folder import check_results, config_of
 
     options = {
         name: value
         for name, value in vars(arguments).items()
-        if name not in ("command", "out", "quiet", "checkpoint", "resume", "every")
+        if name not in ("command", "out", "force", "quiet", "checkpoint", "resume", "every")
     }
     options["k"] = tuple(options["k"])
     config = Config(**options)
+    names = ("results.json", "curves.png")
+    # A run that is resumed to its end makes the same results again.
+    mine = plain(asdict(config))
+    ours = arguments.resume and config_of(arguments.out / "results.json") == mine
+    check_results(arguments.out, names, force=arguments.force or ours)
     with _progress(arguments.quiet) as progress:
         result: Comparison = compare(
             config,
@@ -99,17 +142,19 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
     from rvfl_jax.plots import heat_map
     from rvfl_jax.report import sweep_lines, sweep_table
+    from rvfl_jax.results_folder import check_results
     from rvfl_jax.sweep_job import SweepConfig, drawn_axes, run_sweep, save_sweep
 
     options = {
         name: value
         for name, value in vars(arguments).items()
-        if name not in ("command", "out", "quiet")
+        if name not in ("command", "out", "force", "quiet")
     }
     for name in ("k", "kappa", "sigma", "ridge", "weight_scale"):
         if name in options:
             options[name] = tuple(value for values in options[name] for value in values)
     config = SweepConfig(**options)
+    check_results(arguments.out, ("sweep.json", "sweep.png"), force=arguments.force)
     with _progress(arguments.quiet) as progress:
         outcome = run_sweep(config, None if arguments.quiet else progress)
     arguments.out.mkdir(parents=True, exist_ok=True)

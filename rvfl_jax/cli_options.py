@@ -1,6 +1,7 @@
 """Commands of `rvfl-jax` and their options, read into a namespace without importing JAX."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +44,69 @@ examples:
 """
 
 
-MODEL_EXAMPLES = """\
+MODEL_EXAMPLES = {
+    "fit": """\
 examples:
   rvfl-jax fit flowers.csv --label species --out flowers/
+  rvfl-jax fit big.parquet --out big/ --num-nodes 1000 --batch-rows 4096
+  zcat rows.csv.gz | rvfl-jax fit - --out rows/ --k bayes
+      a CSV from standard input; rvfl-jax fit rows.csv.gz reads the file itself
+""",
+    "partial-fit": """\
+examples:
   rvfl-jax partial-fit flowers/ more.csv
-      new rows, new classes among them
+      new rows, new classes among them, which are named on standard error
+  rvfl-jax partial-fit flowers/ more.csv --again
+      the same rows once more; without --again they are refused
+  rvfl-jax partial-fit flowers/ more.csv --out flowers-and-more/
+""",
+    "unlearn": """\
+examples:
+  rvfl-jax unlearn flowers/ wrong.csv
+      as if these rows had never been learned
+""",
+    "undo": """\
+examples:
+  rvfl-jax undo flowers/
+      the model before the last fit --force, partial-fit or unlearn
+  rvfl-jax undo flowers/
+      and that one again
+""",
+    "predict": """\
+examples:
   rvfl-jax predict flowers/ unseen.csv > predictions.csv
-  tail -n +1 unseen.csv | rvfl-jax predict flowers/ - --format jsonl
-      a CSV from standard input
+  rvfl-jax predict flowers/ unseen.csv --format jsonl --probabilities
+  tail -f -n +1 arriving.csv | rvfl-jax predict flowers/ -
+      a prediction for each row as it comes
+""",
+    "evaluate": """\
+examples:
   rvfl-jax evaluate flowers/ held_out.csv
+      rows of classes not yet learned are counted by themselves
+  rvfl-jax evaluate flowers/ tomorrow.parquet && rvfl-jax partial-fit flowers/ tomorrow.parquet
+""",
+    "inspect": """\
+examples:
   rvfl-jax inspect flowers/
+  rvfl-jax inspect flowers/ | jq .rows_of_class
+""",
+    "export": """\
+examples:
   rvfl-jax export flowers/ --out flowers.npz
       its docstring, python -m pydoc rvfl_jax.serving, tells how to read that file
-"""
+  rvfl-jax export flowers/ --out flowers.npz --batch-size 64 --force
+      calls of 64 rows each
+""",
+}
+
+TABLES = (
+    " A table ends in .csv, .tsv, .csv.gz or .tsv.gz, with a header, in .parquet, or in .npz with X"
+    " and y (and `columns`, names of features), or is - for a CSV from standard input, in UTF-8."
+    " A feature is a finite number or, in any format, a text that is one; booleans, dates, empty"
+    " fields, null and NaN are refused. Labels are text; 0 and 0.0 are one label, 007 and 7 are"
+    " two; an empty one, null, NaN or NaT is refused. A first column without a name and pandas'"
+    " saved index are left out, with a note."
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -109,60 +160,78 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_model_commands(commands: Any) -> None:
-    """fit, partial-fit, predict, evaluate, inspect and export."""
+    """fit, partial-fit, unlearn, undo, predict, evaluate, inspect and export."""
     meanings = {
         "fit": "learn a table and write a model",
         "partial-fit": "go on learning with another table",
+        "unlearn": "take the rows of a table out of a model",
+        "undo": "bring back the model before the last change",
         "predict": "print the label of every row of a table",
         "evaluate": "print accuracy and calibration on a labelled table",
         "inspect": "print what a model has learned",
         "export": "write a file that predicts where only JAX and NumPy are installed",
     }
+    without_table = ("undo", "inspect", "export")
     for name, meaning in meanings.items():
         parser = commands.add_parser(
             name,
             help=meaning,
-            description=f"{meaning[0].upper()}{meaning[1:]}. Tables are .csv with a header,"
-            " .parquet, .npz with X and y, or - for a CSV from standard input. Labels are text."
-            " Results go to standard output, all else to standard error; bad input is one line"
+            description=f"{meaning[0].upper()}{meaning[1:]}."
+            + ("" if name in without_table else TABLES)
+            + " Results go to standard output, all else to standard error; bad input is one line"
             " and exit status 2.",
-            epilog=MODEL_EXAMPLES,
+            epilog=MODEL_EXAMPLES[name],
             formatter_class=_Formatter,
         )
         if name != "fit":
             parser.add_argument("model", type=Path, help="folder that fit wrote")
-        if name not in ("inspect", "export"):
+        if name not in without_table:
             parser.add_argument("data", help="table, or - for standard input")
             parser.add_argument("--batch-rows", type=int, default=1024, help="rows at once")
+            parser.add_argument(
+                "--label",
+                default="label" if name == "fit" else None,
+                help="name of the label column" + " (default: that of fit)" * (name != "fit"),
+            )
         parser.add_argument("--debug", action="store_true", help="show where an error came from")
-        if name == "fit":
-            _add_fit_options(parser)
-        if name == "partial-fit":
+        if name in ("fit", "partial-fit", "unlearn", "undo"):
             parser.add_argument(
-                "--out",
-                type=Path,
-                metavar="DIR",
-                help="where to write (default: the model itself)",
+                "--wait",
+                type=float,
+                default=60.0,
+                metavar="SECONDS",
+                help="for another process that writes the model, before giving up",
             )
-        if name == "export":
+        if name in ("partial-fit", "unlearn"):
             parser.add_argument(
-                "--out", type=Path, required=True, metavar="FILE", help=".npz to write"
+                "--again", action="store_true", help="also a table for which that was done before"
             )
-            parser.add_argument("--force", action="store_true", help="replace a file that is there")
-            parser.add_argument(
-                "--batch-size", type=int, metavar="ROWS", help="of each call (default: any number)"
-            )
-        if name == "predict":
-            parser.add_argument(
-                "--format", choices=("csv", "jsonl"), default="csv", help="of the output"
-            )
-            parser.add_argument(
-                "--probabilities", action="store_true", help="of every class, not of the best alone"
-            )
+        _OWN_OPTIONS.get(name, lambda parser: None)(parser)
+
+
+def _add_partial_fit_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where to write (default: the model itself)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace a model that is in --out")
+
+
+def _add_export_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".npz to write")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument(
+        "--batch-size", type=int, metavar="ROWS", help="of each call (default: any number)"
+    )
+
+
+def _add_predict_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=("csv", "jsonl"), default="csv", help="of the output")
+    parser.add_argument(
+        "--probabilities", action="store_true", help="of every class, not of the best alone"
+    )
 
 
 def _add_fit_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--label", default="label", help="name of the label column")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder of the model"
     )
@@ -188,6 +257,14 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
 
 
+_OWN_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "fit": _add_fit_options,
+    "partial-fit": _add_partial_fit_options,
+    "predict": _add_predict_options,
+    "export": _add_export_options,
+}
+
+
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Defaults that say something, examples as they are typed, all else wrapped."""
 
@@ -203,9 +280,12 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 def _add_data_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data and stream")
     group.add_argument(
-        "--dataset", default="digits", help="digits, fashion-mnist, or a .npz or .csv file"
+        "--dataset",
+        default="digits",
+        help="digits, fashion-mnist, or a file: .npz, or .csv, .tsv (or .gz of these) or .parquet"
+        " with a label column",
     )
-    group.add_argument("--label", default="label", help="label column of a .csv file")
+    group.add_argument("--label", default="label", help="label column of a file that is no .npz")
     group.add_argument("--tasks", type=int, default=5, metavar="Q", help="tasks of new classes")
     group.add_argument("--batches", type=int, default=50, metavar="T", help="in the whole stream")
     group.add_argument(
@@ -342,6 +422,7 @@ def _add_output_options(group: Any) -> None:
     group.add_argument(
         "--out", type=Path, default=Path("results"), metavar="DIR", help="of the results"
     )
+    group.add_argument("--force", action="store_true", help="replace results that are there")
     group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 

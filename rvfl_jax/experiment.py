@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax import metrics
+from rvfl_jax.checkpoint import replace_file
 from rvfl_jax.checks import one_of, positive_int
 from rvfl_jax.data import Dataset, load_dataset
 from rvfl_jax.edrvfl import edrvfl
@@ -501,7 +502,8 @@ def save_results(result: Comparison, path: Path) -> None:
             for name, style in result.styles.items()
         },
     }
-    path.write_text(json.dumps(plain(content)) + "\n", encoding="utf-8")
+    text = json.dumps(plain(content)) + "\n"
+    replace_file(path, lambda file: file.write(text.encode()))
 
 
 def plain(value: Any) -> Any:

@@ -1,173 +1,193 @@
-"""`rvfl-jax fit`, `partial-fit`, `predict`, `evaluate` and `inspect`: models on your own tables.
+"""`rvfl-jax fit`, `partial-fit`, `unlearn`, `undo`, `predict`, `evaluate` and `inspect`.
 
-A model is a folder. Labels are text as it stands in the table. Features are standardised with the
-mean and deviation of the rows that came first, which are kept with the model. Nothing is written
-before all input has been read and found good.
+A model is a folder. Labels are text as it stands in the table. Nothing is written before all
+input has been read and found good, but for predictions on rows of standard input, which come out as
+these come in.
 """
 
 import argparse
-import csv
 import io
 import json
+import math
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from rvfl_jax.checkpoint import load_checkpoint_file
 from rvfl_jax.checks import positive_int
 from rvfl_jax.estimator import EdRVFLClassifier
+from rvfl_jax.kept_model import Fingerprint, Kept, Table, opened
 from rvfl_jax.metrics import expected_calibration_error
-from rvfl_jax.model_file import load_model, notes_of, save_model
+from rvfl_jax.model_file import FILE
+from rvfl_jax.model_folder import BEFORE, bring_back, folder_of, one_writer
+from rvfl_jax.predictions import WRITERS
+from rvfl_jax.results_folder import check_folder
 from rvfl_jax.strength import AdaptiveK, adaptive_k
-from rvfl_jax.tables import Part, read_parts
+from rvfl_jax.tables import STANDARD_INPUT, Part, read_parts
 
 BINS = 15
 
 
-class Table(NamedTuple):
-    """How a model reads tables.
-
-    Attributes:
-        label: name of the label column.
-        columns: names of the features.
-        mean, scale: (s,) what features are standardised with.
-    """
-
-    label: str
-    columns: list[str]
-    mean: list[float]
-    scale: list[float]
-
-    def inputs(self, part: Part) -> np.ndarray:
-        """(rows, s) standardised features."""
-        return (part.X - np.array(self.mean)) / np.array(self.scale)
-
-
-class Kept(NamedTuple):
-    """A model on disk.
-
-    Attributes:
-        model: the estimator.
-        table: how it reads tables.
-        strengths: one entry a batch learned: k of every sub-learner, put on the batch then
-            announced.
-    """
-
-    model: EdRVFLClassifier
-    table: Table
-    strengths: list[list[float]]
-
-    def learn(self, part: Part) -> None:
-        """The next batch."""
-        assert part.labels is not None
-        labels = np.array(part.labels, dtype=object)
-        self.model.partial_fit(self.table.inputs(part), labels)
-        self.strengths.append(np.asarray(self.model._known.state.k, float).tolist())
-
-    def save(self, folder: Path) -> None:
-        """Replace what is in the folder, and say so."""
-        notes = {"table": self.table._asdict(), "strengths": self.strengths}
-        save_model(self.model, folder, notes=notes)
-        seen, classes = self.model.num_rows_seen_, len(self.model.classes_)
-        print(f"Wrote {folder}: {seen} rows, {classes} classes.", file=sys.stderr)
-
-
 def fit(arguments: argparse.Namespace) -> int:
     """Begin a model and learn a table."""
-    rows = positive_int("--batch-rows", arguments.batch_rows)
-    if (arguments.out / "model.npz").exists() and not arguments.force:
-        raise ValueError(f"{arguments.out}: expected no model there yet; --force replaces it")
+    rows, wait = positive_int("--batch-rows", arguments.batch_rows), _wait(arguments)
+    check_folder("--out", arguments.out)
+    _check_free(arguments.out, arguments.force)
     model = EdRVFLClassifier(
         arguments.num_layers,
         arguments.num_nodes,
         arguments.ridge,
         _strength(arguments),
         activation=arguments.activation,
+        scale=arguments.scale,
         class_balance=arguments.class_balance,
         random_state=arguments.seed,
     )
     kept = None
+    fingerprint = Fingerprint()
     parts = read_parts(arguments.data, rows=rows, label=arguments.label, needs_label=True)
     for part in _counted(parts, "learned"):
         if kept is None:
-            kept = Kept(model, _table_of(part, arguments.label, arguments.scale), [])
+            kept = Kept(model, Table(arguments.label, [*part.columns]), [], {})
         kept.learn(part)
+        fingerprint.add(part)
     assert kept is not None
-    kept.save(arguments.out)
+    kept.note(arguments.data, fingerprint.hex(), 1, False)
+    with one_writer(arguments.out, wait):
+        # Another process may have been quicker.
+        _check_free(arguments.out, arguments.force)
+        kept.save(arguments.out)
     return 0
 
 
 def partial_fit(arguments: argparse.Namespace) -> int:
     """Go on learning; the model in the folder is replaced when all went well."""
-    kept = _opened(arguments.model)
-    for part in _parts(arguments, kept.table, "learned", needs_label=True):
-        kept.learn(part)
-    kept.save(arguments.out or arguments.model)
+    wait, folder = _wait(arguments), _model_folder(arguments)
+    out = arguments.out or folder
+    other = out.resolve() != folder.resolve()
+    check_folder("--out", out)
+    if other:
+        _check_free(out, arguments.force)
+    with _writing(folder, wait, not other):
+        kept = opened(folder, arguments.label)
+        before = kept.known()
+        fingerprint = Fingerprint()
+        for part in _parts(arguments, kept.table, "learned", needs_label=True):
+            kept.learn(part)
+            fingerprint.add(part)
+        kept.note(arguments.data, fingerprint.hex(), 1, arguments.again)
+        with _writing(out, wait, other):
+            if other:
+                _check_free(out, arguments.force)
+            kept.save(out)
+    new = [label for label in kept.known() if label not in before]
+    if new:
+        print(f"New classes: {', '.join(new)}.", file=sys.stderr)
+    return 0
+
+
+def unlearn(arguments: argparse.Namespace) -> int:
+    """Take the rows of a table out again; the model is replaced when all went well."""
+    folder = _model_folder(arguments)
+    with one_writer(folder, _wait(arguments)):
+        kept = opened(folder, arguments.label)
+        fingerprint = Fingerprint()
+        for part in _parts(arguments, kept.table, "unlearned", needs_label=True):
+            kept.unlearn(part)
+            fingerprint.add(part)
+        kept.note(arguments.data, fingerprint.hex(), -1, arguments.again)
+        kept.save(folder)
+    return 0
+
+
+def undo(arguments: argparse.Namespace) -> int:
+    """Bring back the model before the last change."""
+    folder = _model_folder(arguments)
+    with one_writer(folder, _wait(arguments)):
+        if (folder / BEFORE).is_file():
+            # A damaged file must not take the place of a whole one.
+            load_checkpoint_file(folder / BEFORE)
+        bring_back(folder)
+        kept = opened(folder)
+    seen, classes = kept.model.num_rows_seen_, len(kept.model.classes_)
+    print(f"Brought back {folder}: {seen} rows, {classes} classes.", file=sys.stderr)
     return 0
 
 
 def predict(arguments: argparse.Namespace) -> int:
     """Print one prediction a row, as CSV or JSON lines."""
-    model, table, _ = _opened(arguments.model)
-    out = io.StringIO()
-    classes = [str(label) for label in model.classes_]
-    write = _json_lines if arguments.format == "jsonl" else _csv_lines
+    kept = opened(_model_folder(arguments), arguments.label)
+    at_once = arguments.data == STANDARD_INPUT
+    # What comes from a file is printed when all of it has been found good.
+    out = sys.stdout if at_once else io.StringIO()
+    classes = [str(label) for label in kept.model.classes_]
     header = True
-    for part in _parts(arguments, table, "predicted", needs_label=False):
-        proba = model.predict_proba(table.inputs(part))
-        write(out, classes, proba, arguments.probabilities, header)
+    for part in _parts(arguments, kept.table, "predicted", needs_label=False, promptly=at_once):
+        proba = kept.proba(part.X)
+        WRITERS[arguments.format](
+            out, classes, proba, everything=arguments.probabilities, header=header
+        )
+        out.flush()
         header = False
-    sys.stdout.write(out.getvalue())
+    if isinstance(out, io.StringIO):
+        sys.stdout.write(out.getvalue())
     return 0
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Print accuracy and calibration on a labelled table that the model has not seen."""
-    model, table, _ = _opened(arguments.model)
-    classes = [str(label) for label in model.classes_]
+    """Print accuracy and calibration on a labelled table that the model has not seen.
+
+    Rows of classes not yet learned are counted by themselves.
+    """
+    kept = opened(_model_folder(arguments), arguments.label)
+    classes = [str(label) for label in kept.model.classes_]
     column_of = {label: c for c, label in enumerate(classes)}
     probabilities, truth = [], []
-    for part in _parts(arguments, table, "evaluated", needs_label=True):
+    unknown: Counter[str] = Counter()
+    for part in _parts(arguments, kept.table, "evaluated", needs_label=True):
         assert part.labels is not None
-        unknown = next((label for label in part.labels if label not in column_of), None)
-        if unknown is not None:
-            raise ValueError(
-                f"{arguments.data}: expected one of the {len(classes)} classes learned,"
-                f" got {unknown!r}"
-            )
-        probabilities.append(model.predict_proba(table.inputs(part)))
-        truth += [column_of[label] for label in part.labels]
+        known = [i for i, label in enumerate(part.labels) if label in column_of]
+        unknown.update(label for label in part.labels if label not in column_of)
+        if known:
+            probabilities.append(kept.proba(part.X[known]))
+            truth += [column_of[part.labels[i]] for i in known]
+    found = {"rows": len(truth) + unknown.total(), "rows_of_known_classes": len(truth)}
+    _tell(found | _scores(classes, probabilities, truth) | {"rows_of_unknown_classes": unknown})
+    return 0
+
+
+def _scores(
+    classes: list[str], probabilities: list[np.ndarray], truth: list[int]
+) -> dict[str, Any]:
+    """Accuracy and calibration; None where there is no row to tell."""
+    if not truth:
+        names = ("accuracy", "balanced_accuracy", "expected_calibration_error")
+        return dict.fromkeys(names) | {"accuracy_by_class": {}}
     proba, columns = np.concatenate(probabilities), np.array(truth)
     hit = proba.argmax(axis=1) == columns
     by_class = {classes[c]: float(hit[columns == c].mean()) for c in np.unique(columns)}
-    found = {
-        "rows": len(columns),
+    return {
         "accuracy": float(hit.mean()),
         "balanced_accuracy": float(np.mean(list(by_class.values()))),
         "expected_calibration_error": expected_calibration_error(proba, columns, num_bins=BINS),
         "accuracy_by_class": by_class,
     }
-    _tell(found)
-    return 0
 
 
 def export(arguments: argparse.Namespace) -> int:
     """Write a file that predicts where only JAX and NumPy are installed."""
     from rvfl_jax.serving import export_model
 
-    model, table, _ = _opened(arguments.model)
+    model, table, *_ = opened(_model_folder(arguments))
+    check_folder("--out", arguments.out.parent)
     if arguments.out.exists() and not arguments.force:
         raise ValueError(f"{arguments.out}: expected no file there yet; --force replaces it")
-    export_model(
-        model,
-        arguments.out,
-        batch_size=arguments.batch_size,
-        mean=table.mean,
-        scale=table.scale,
-        columns=table.columns,
-    )
+    export_model(model, arguments.out, batch_size=arguments.batch_size, columns=table.columns)
     size = f"{len(table.columns)} columns to {len(model.classes_)} classes"
     print(f"Wrote {arguments.out}: {size}.", file=sys.stderr)
     return 0
@@ -175,13 +195,14 @@ def export(arguments: argparse.Namespace) -> int:
 
 def inspect(arguments: argparse.Namespace) -> int:
     """Print what a model is and what it has learned."""
-    model, table, strengths = _opened(arguments.model)
+    model, table, strengths, tables = opened(_model_folder(arguments))
     counts = zip(model.classes_, model.class_count_, strict=True)
     found = {
         "parameters": {name: repr(value) for name, value in model.get_params().items()},
         "label": table.label,
         "columns": table.columns,
         "rows": model.num_rows_seen_,
+        "tables": sum(times for times in tables.values() if times > 0),
         "rows_of_class": {str(label): float(count) for label, count in counts},
         "condition_at_most": _condition(model),
         "forward_strengths": strengths if isinstance(model.k, AdaptiveK) else strengths[-1:],
@@ -203,16 +224,6 @@ def _condition(model: EdRVFLClassifier) -> list[float]:
     return (trace / np.broadcast_to(np.asarray(model.ridge, float), trace.shape)).tolist()
 
 
-def _table_of(part: Part, label: str, scale: str) -> Table:
-    width = len(part.columns)
-    mean, deviation = np.zeros(width), np.ones(width)
-    if scale == "first":
-        mean, deviation = part.X.mean(axis=0), part.X.std(axis=0)
-        # A feature that stood still at first may move later.
-        deviation = np.where(deviation > 1e-12 * np.maximum(np.abs(mean), 1), deviation, 1.0)
-    return Table(label, list(part.columns), mean.tolist(), deviation.tolist())
-
-
 def _strength(arguments: argparse.Namespace) -> float | AdaptiveK:
     """--k as the estimator takes it."""
     if arguments.k == "bayes":
@@ -223,8 +234,36 @@ def _strength(arguments: argparse.Namespace) -> float | AdaptiveK:
         raise ValueError(f"--k: expected a number or bayes, got {arguments.k!r}") from None
 
 
+def _wait(arguments: argparse.Namespace) -> float:
+    """--wait in seconds."""
+    if not (math.isfinite(arguments.wait) and arguments.wait >= 0):
+        raise ValueError(f"--wait: expected seconds of at least 0, got {arguments.wait!r}")
+    return float(arguments.wait)
+
+
+def _model_folder(arguments: argparse.Namespace) -> Path:
+    folder = folder_of(arguments.model)
+    if not (folder / FILE).is_file():
+        raise ValueError(f"{folder}: expected a model that `rvfl-jax fit` made, found none")
+    return folder
+
+
+def _check_free(folder: Path, force: bool) -> None:
+    if (folder / FILE).exists() and not force:
+        raise ValueError(f"{folder}: expected no model there yet; --force replaces it")
+
+
+def _writing(folder: Path, wait: float, here: bool) -> AbstractContextManager[None]:
+    return one_writer(folder, wait) if here else nullcontext()
+
+
 def _parts(
-    arguments: argparse.Namespace, table: Table, done: str, *, needs_label: bool
+    arguments: argparse.Namespace,
+    table: Table,
+    done: str,
+    *,
+    needs_label: bool,
+    promptly: bool = False,
 ) -> Iterator[Part]:
     parts = read_parts(
         arguments.data,
@@ -232,6 +271,7 @@ def _parts(
         label=table.label,
         columns=table.columns,
         needs_label=needs_label,
+        promptly=promptly,
     )
     return _counted(parts, done)
 
@@ -249,34 +289,3 @@ def _counted(parts: Iterator[Part], done: str) -> Iterator[Part]:
             print(f"\r{rows:,} rows {done}", end="", file=sys.stderr, flush=True)
     finally:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def _opened(folder: Path) -> Kept:
-    model, notes = load_model(folder), notes_of(folder)
-    if "table" not in notes:
-        raise ValueError(f"{folder}: expected a model that `rvfl-jax fit` made, got another")
-    return Kept(model, Table(**notes["table"]), notes.get("strengths", []))
-
-
-def _csv_lines(
-    out: io.StringIO, classes: list[str], proba: np.ndarray, everything: bool, header: bool
-) -> None:
-    writer = csv.writer(out, lineterminator="\n")
-    if header:
-        writer.writerow(["label", "probability", *(classes if everything else [])])
-    for row in proba:
-        best = int(row.argmax())
-        rest = [f"{p:.6g}" for p in row] if everything else []
-        writer.writerow([classes[best], f"{row[best]:.6g}", *rest])
-
-
-def _json_lines(
-    out: io.StringIO, classes: list[str], proba: np.ndarray, everything: bool, header: bool
-) -> None:
-    del header
-    for row in proba:
-        best = int(row.argmax())
-        line: dict[str, Any] = {"label": classes[best], "probability": round(float(row[best]), 6)}
-        if everything:
-            line["probabilities"] = dict(zip(classes, row.round(6).tolist(), strict=True))
-        out.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -80,6 +80,7 @@ def load_model(folder: str | Path) -> Any:
     kind = KINDS.get(described.get("kind"))
     if kind is None:
         raise ValueError(f"{path}: expected a model, got {described.get('kind')!r}")
+    _bring_up_to_date(described, checkpoint)
     model = kind(**{name: _decoded(v) for name, v in described["parameters"].items()})
     for name, value in described["plain"].items():
         setattr(model, name, value)
@@ -103,6 +104,18 @@ def load_model(folder: str | Path) -> Any:
 def notes_of(folder: str | Path) -> dict[str, Any]:
     """What `save_model` was given as `notes`."""
     return load_checkpoint_file(Path(folder) / FILE).metadata["metadata"]["notes"]
+
+
+def _bring_up_to_date(described: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """What commands of before `scale="first"` noted beside the model becomes part of it."""
+    table = described["notes"].get("table", {})
+    if "mean" not in table:
+        return
+    described["feature_names"] = table["columns"]
+    mean, scale = np.array(table["mean"], float), np.array(table["scale"], float)
+    if mean.any() or (scale != 1).any():
+        described["parameters"]["scale"] = "first"
+        checkpoint.arrays.update({"['mean']": mean, "['scale']": scale})
 
 
 def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:

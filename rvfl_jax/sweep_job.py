@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from rvfl_jax import metrics
+from rvfl_jax.checkpoint import replace_file
 from rvfl_jax.data import load_dataset
 from rvfl_jax.edrvfl import edrvfl
 from rvfl_jax.experiment import Progress, Setting, plain
@@ -171,4 +172,5 @@ def save_sweep(outcome: SweepOutcome, path: Path) -> None:
         "best": outcome.best,
         "test_of_the_best": outcome.test,
     }
-    path.write_text(json.dumps(plain(content)) + "\n", encoding="utf-8")
+    text = json.dumps(plain(content)) + "\n"
+    replace_file(path, lambda file: file.write(text.encode()))

@@ -1,22 +1,46 @@
-"""Tables of numbers and labels, read in parts: CSV from a file or standard input, Parquet, npz.
+"""Tables of numbers and labels, read in parts, by one rule whatever the format.
 
-Every fault is a ValueError of one line that names the file and, in a CSV, the line.
+- A feature is a finite number, or a text that is one as in a CSV (strings and decimals of Parquet
+  are texts). Booleans, dates, lists, empty fields, null and NaN are none; nor is "1_000".
+- A label is text, and a number its digits, so that 0, 0.0 and "0" are one label, and "007" is
+  another than 7. Empty fields, null, NaN, NaT and <NA> are none.
+- Columns are known by their names, each of which must be there once.
+- Names of rows are no feature, and are left out with a note: a first column without a name (or
+  which pandas has named "Unnamed: 0"), and the index that pandas saves.
+
+Every fault is a ValueError of one line that names the file and the row or, in a CSV, the line.
 """
 
-import csv
-import io
+import difflib
+import math
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from rvfl_jax.checks import finite
+from rvfl_jax.table_formats import (
+    KINDS,
+    STANDARD_INPUT,
+    Block,
+    Column,
+    Foreign,
+    Request,
+    check_file,
+    reader_of,
+    unnamed,
+)
 
-STANDARD_INPUT = "-"
-KINDS = (".csv", ".parquet", ".npz")
+__all__ = ["KINDS", "STANDARD_INPUT", "Part", "is_no_label", "read_parts", "sole_label", "unnamed"]
+
+_SAVED_INDEX = re.compile(r"__index_level_\d+__")
+_NAMELESS = ("", "Unnamed: 0")
+_NOTHING = ("nan", "NaN", "-nan", "NaT", "<NA>")
+_WHOLE = re.compile(r"(-?)(0|[1-9]\d*)\.0*")
+_LISTED = 8
+_NO_FIELD = "nothing (an empty field, null or NaN)"
 
 
 class Part(NamedTuple):
@@ -25,12 +49,16 @@ class Part(NamedTuple):
     Attributes:
         columns: names of the features, in the order of X.
         X: (rows, s) float64.
-        labels: the label of each row as text, or None where the table has no such column.
+        labels: the label of each row as text, or None where they are not needed.
     """
 
     columns: tuple[str, ...]
     X: np.ndarray
     labels: list[str] | None
+
+
+def _tell(note: str) -> None:
+    print(note, file=sys.stderr)
 
 
 def read_parts(
@@ -40,199 +68,193 @@ def read_parts(
     label: str | None = None,
     columns: Sequence[str] | None = None,
     needs_label: bool = False,
+    promptly: bool = False,
+    note: Callable[[str], None] = _tell,
 ) -> Iterator[Part]:
     """A table in parts of so many rows, read as they are asked for.
 
     Args:
-        source: a path ending in .csv, .parquet or .npz, or "-" for a CSV from standard input. A
-            CSV has a header; an npz holds X and, where labels are needed, y.
+        source: a path ending in .csv, .tsv, .csv.gz, .tsv.gz, .parquet or .npz, or "-" for a CSV
+            from standard input. A CSV has a header; an npz holds X and, where labels are needed,
+            y, and may hold `columns`, the names of the features, which are x0, x1 ... without it.
         rows: of each part but the last.
-        label: name of the label column; it is no feature.
+        label: name of the label column; it is no feature, and need not be filled where labels are
+            not needed.
         columns: features that the table must have; others are an error. Any when None.
-        needs_label: whether the label column must be there.
+        needs_label: whether labels are wanted, so that the column must be there.
+        promptly: whether rows of standard input come out as they come in, before a part is full.
+        note: is told what is left out.
 
     Raises:
-        ValueError: on a missing or empty file, a missing or unexpected column, a ragged row, a
-            field that is no finite number, an empty label, or text that is not UTF-8.
+        ValueError: on a missing, unreadable or empty file, a missing, unexpected or double
+            column, a ragged row, or a field that is no number or no label by the rule above.
     """
-    kind = ".csv" if source == STANDARD_INPUT else Path(source).suffix
-    if kind not in KINDS:
-        raise ValueError(f"{source}: expected a file ending in {', '.join(KINDS)}, or - for CSV")
-    if source != STANDARD_INPUT and not Path(source).is_file():
-        raise ValueError(f"{source}: expected a file, found none")
-    reader = {".csv": _csv_parts, ".parquet": _parquet_parts, ".npz": _npz_parts}[kind]
+    reader = reader_of(source)
+    check_file(source)
+    chosen: _Chosen | None = None
     nothing = True
-    for names, numbers, labels in reader(source, rows, label, needs_label):
-        if nothing:
-            _check_label(source, label, needs_label and labels is None, names)
-            places, chosen = _chosen(source, names, columns)
-        nothing = False
-        yield Part(chosen, numbers[:, places], labels)
+    for block in reader(Request(source, rows, label, promptly)):
+        if chosen is None:
+            chosen = _chosen(source, block, label, columns, needs_label, note)
+        if len(block.places):
+            nothing = False
+            yield _part(source, block, chosen, needs_label)
     if nothing:
         raise ValueError(f"{source}: expected at least one row, got none")
 
 
-# Names of the features, their numbers, and the labels if there are any.
-_Raw = Iterator[tuple[list[str], np.ndarray, list[str] | None]]
+class _Chosen(NamedTuple):
+    """Places of the label and of the features among the columns, and names of these."""
+
+    label: int | None
+    features: list[int]
+    names: tuple[str, ...]
 
 
 def _chosen(
-    source: str, names: list[str], columns: Sequence[str] | None
-) -> tuple[list[int], tuple[str, ...]]:
-    """Places of the features among `names`, and their names in that order."""
-    if not names:
+    source: str,
+    block: Block,
+    label: str | None,
+    columns: Sequence[str] | None,
+    needs_label: bool,
+    note: Callable[[str], None],
+) -> _Chosen:
+    names = block.names
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"{source}: expected every column once, got {twice!r} twice")
+    if needs_label and label not in names:
+        close = difflib.get_close_matches(str(label), names, n=1)
+        hint = f"; is it {close[0]!r}?" if close else ""
+        raise ValueError(f"{source}: expected a column {label!r}, got {_listed(names)}{hint}")
+    place = names.index(label) if label in names else None
+    asked = set(columns or ())
+    found = []
+    for c, name in enumerate(names):
+        if c == place:
+            continue
+        if name not in asked and _names_rows(c, name, block.row_names):
+            note(f"{source}: left out the names of rows in column {name or c + 1!r}")
+            continue
+        if not name.strip():
+            raise ValueError(f"{source}: expected a name for column {c + 1}, got none")
+        found.append(name)
+    if not found:
         raise ValueError(f"{source}: expected a column of numbers beside the label, got none")
-    if columns is None:
-        return list(range(len(names))), tuple(names)
-    missing = [name for name in columns if name not in names]
-    extra = [name for name in names if name not in columns]
+    wanted = found if columns is None else [*columns]
+    _check_columns(source, found, wanted)
+    place_of = {name: c for c, name in enumerate(names)}
+    return _Chosen(place, [place_of[name] for name in wanted], tuple(wanted))
+
+
+def _names_rows(c: int, name: str, row_names: frozenset[str]) -> bool:
+    unnamed = c == 0 and name.strip() in _NAMELESS
+    return unnamed or name in row_names or bool(_SAVED_INDEX.fullmatch(name))
+
+
+def _check_columns(source: str, found: Sequence[str], wanted: Sequence[str]) -> None:
+    there, asked = set(found), set(wanted)
+    missing = [name for name in wanted if name not in there]
+    extra = [name for name in found if name not in asked]
     if missing or extra:
-        words = [f"no {', '.join(missing)}"] if missing else []
-        words += [f"also {', '.join(extra)}"] if extra else []
+        words = [f"no {_listed(missing)}"] if missing else []
+        words += [f"also {_listed(extra)}"] if extra else []
         raise ValueError(
-            f"{source}: expected the {len(columns)} columns learned from, got {' and '.join(words)}"
+            f"{source}: expected the {len(wanted)} columns learned from, got {' and '.join(words)}"
         )
-    return [names.index(name) for name in columns], tuple(columns)
 
 
-def _check_label(source: str, label: str | None, missing: bool, names: Sequence[str]) -> None:
-    if missing:
-        found = ", ".join(names) or "none"
-        raise ValueError(f"{source}: expected a column {label!r}, got {found}")
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED
+    listed = ", ".join(names[:_LISTED]) or "none"
+    return f"{listed} and {more} more" if more > 0 else listed
 
 
-def _csv_parts(source: str, rows: int, label: str | None, needs_label: bool) -> _Raw:
-    with _opened(source) as file:
-        lines = csv.reader(file, strict=True)
-        header = _next(source, lines)
-        if header is None or not any(name.strip() for name in header):
-            raise ValueError(f"{source}: expected a header and rows, got an empty file")
-        if len(set(header)) < len(header):
-            twice = next(name for name in header if header.count(name) > 1)
-            raise ValueError(f"{source}: expected every column once, got {twice!r} twice")
-        place = header.index(label) if label in header else None
-        _check_label(source, label, needs_label and place is None, header)
-        names = [name for c, name in enumerate(header) if c != place]
-        fields: list[list[str]] = []
-        first = lines.line_num + 1
-        while True:
-            row = _next(source, lines)
-            if row is not None and not row:
-                continue  # an empty line
-            if row is not None:
-                if len(row) != len(header):
-                    raise ValueError(
-                        f"{source}, line {lines.line_num}: expected {len(header)} fields,"
-                        f" got {len(row)}"
-                    )
-                fields.append(row)
-            if fields and (row is None or len(fields) == rows):
-                yield names, *_numbers(source, names, fields, place, first)
-                fields, first = [], lines.line_num + 1
-            if row is None:
-                return
-
-
-def _next(source: str, lines: Iterator[list[str]]) -> list[str] | None:
-    try:
-        return next(lines, None)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{source}: expected text in UTF-8: {error}") from None
-    except csv.Error as error:
-        raise ValueError(f"{source}: expected a CSV: {error}") from None
-
-
-def _numbers(
-    source: str, names: list[str], fields: list[list[str]], place: int | None, first: int
-) -> tuple[np.ndarray, list[str] | None]:
+def _part(source: str, block: Block, chosen: _Chosen, needs_label: bool) -> Part:
     labels = None
-    if place is not None:
-        labels = [row.pop(place) for row in fields]
-        for i, text in enumerate(labels):
-            if not text.strip():
-                raise ValueError(f"{source}, line {first + i}: expected a label, got nothing")
+    if needs_label and chosen.label is not None:
+        labels = _labels(source, block.columns[chosen.label], block.places)
+    columns = [block.columns[c] for c in chosen.features]
+    X = np.empty((len(block.places), len(columns)))
     try:
-        X = np.array(fields, dtype=float)
-    except ValueError:
-        raise ValueError(_first_bad(source, names, fields, first)) from None
-    if not np.isfinite(X).all():
-        raise ValueError(_first_bad(source, names, fields, first))
-    return X.reshape(len(fields), -1), labels
+        for c, column in enumerate(columns):
+            X[:, c] = _numbers(column)
+        good = bool(np.isfinite(X).all())
+    except (ValueError, TypeError):
+        good = False
+    if not good:
+        raise ValueError(_first_bad(source, block.places, chosen.names, columns))
+    return Part(chosen.names, X, labels)
 
 
-def _first_bad(source: str, names: list[str], fields: list[list[str]], first: int) -> str:
-    for i, row in enumerate(fields):
-        for name, text in zip(names, row, strict=True):
-            try:
-                good = bool(np.isfinite(float(text)))
-            except ValueError:
-                good = False
-            if not good:
-                return (
-                    f"{source}, line {first + i}: expected a finite number in column {name!r},"
-                    f" got {text!r}"
-                )
+def _numbers(column: Column) -> np.ndarray:
+    """The column as numbers, or a TypeError or ValueError."""
+    if isinstance(column, np.ndarray):
+        return column.astype(float)
+    if isinstance(column, Foreign):
+        raise TypeError
+    everything = "".join(column)  # type: ignore[arg-type]
+    if "_" in everything or not everything.isascii():
+        raise ValueError
+    return np.fromiter(map(float, column), float, len(column))  # type: ignore[arg-type]
+
+
+def _first_bad(
+    source: str, places: Sequence[str], names: Sequence[str], columns: Sequence[Column]
+) -> str:
+    for i, place in enumerate(places):
+        for name, column in zip(names, columns, strict=True):
+            got = _not_finite(column if isinstance(column, Foreign) else column[i])
+            if got is not None:
+                where = f"{source}, {place}"
+                return f"{where}: expected a finite number in column {name!r}, got {got}"
     raise AssertionError("expected a field that is no number")  # pragma: no cover
 
 
-@contextmanager
-def _opened(source: str) -> Iterator[IO[str]]:
-    if source == STANDARD_INPUT:
-        # Whatever the locale says; what is left open belongs to others.
-        file = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", newline="")
-        try:
-            yield file
-        finally:
-            file.detach()
-        return
-    with open(source, newline="", encoding="utf-8-sig") as file:
-        yield file
-
-
-def _parquet_parts(source: str, rows: int, label: str | None, needs_label: bool) -> _Raw:
-    del needs_label
+def _not_finite(value: object) -> str | None:
+    """What a field is, in words, or None where it is a finite number."""
+    if isinstance(value, Foreign):
+        return value.type
+    text = "" if value is None else str(value)
+    if not text.strip() or text.strip().lower() in ("nan", "-nan"):
+        return _NO_FIELD
     try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
+        good = text.isascii() and "_" not in text and math.isfinite(float(text))
+    except ValueError:
+        good = False
+    return None if good else repr(text)
+
+
+def _labels(source: str, column: Column, places: Sequence[str]) -> list[str]:
+    if isinstance(column, Foreign):
         raise ValueError(
-            f"{source}: Parquet needs pyarrow: pip install 'rvfl-jax[parquet]'"
-        ) from None
-    try:
-        with parquet.ParquetFile(source) as file:
-            for batch in file.iter_batches(batch_size=rows):
-                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-                labels = columns.pop(label, None) if label is not None else None
-                X = np.empty((batch.num_rows, len(columns)))
-                for c, (name, values) in enumerate(columns.items()):
-                    try:
-                        X[:, c] = values.to_numpy(zero_copy_only=False)
-                    except (TypeError, ValueError):
-                        raise ValueError(
-                            f"{source}: expected numbers in column {name!r}, got {values.type}"
-                        ) from None
-                finite(source, X)
-                texts = None if labels is None else [str(text) for text in labels.to_pylist()]
-                yield [*columns], X, texts
-    except (ArrowException, OSError) as error:
-        raise ValueError(f"{source}: expected a Parquet file: {error}") from None
+            f"{source}, {places[0]}: expected a label that is text or a number, got {column.type}"
+        )
+    values = column.tolist() if isinstance(column, np.ndarray) else column
+    labels = ["" if value is None else sole_label(str(value)) for value in values]
+    for place, text in zip(places, labels, strict=True):
+        if is_no_label(text):
+            raise ValueError(f"{source}, {place}: expected a label, got {_NO_FIELD}")
+    return labels
 
 
-def _npz_parts(source: str, rows: int, label: str | None, needs_label: bool) -> _Raw:
-    del needs_label
-    try:
-        with np.load(source, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{source}: expected a readable .npz file: {error}") from None
-    X, y = arrays.get("X"), arrays.get("y")
-    if X is None or X.ndim != 2 or X.dtype.kind not in "fiub":
-        raise ValueError(f"{source}: expected an array X of numbers (rows, features)")
-    if y is not None and y.shape != X.shape[:1]:
-        raise ValueError(f"{source}: expected {len(X)} labels y, got shape {y.shape}")
-    X = X.astype(float)
-    finite(source, X)
-    names = [f"x{c}" for c in range(X.shape[1])]
-    for start in range(0, len(X), rows):
-        here = slice(start, start + rows)
-        labels = None if y is None or label is None else [str(text) for text in y[here].tolist()]
-        yield names, X[here], labels
+def is_no_label(text: str) -> bool:
+    """Whether a text stands for the lack of a label."""
+    return not text.strip() or text.strip() in _NOTHING
+
+
+def sole_label(text: str) -> str:
+    """One text for a whole number however it was written: "1.0" and "1e+16" lose their form."""
+    whole = _WHOLE.fullmatch(text)
+    if whole:
+        sign, digits = whole.groups()
+        return digits if digits == "0" else sign + digits
+    if "e+" in text:
+        try:
+            number = float(text)
+        except ValueError:
+            return text
+        # As Python and pandas write a float that is whole and large.
+        if repr(number) == text:
+            return str(int(number))
+    return text

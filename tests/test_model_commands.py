@@ -70,7 +70,7 @@ def test_inspect_tells_the_path_of_an_adaptive_strength(tmp_path, capsys):
     arguments = ["fit", tmp_path / "t.csv", *FIT, "--num-layers", 2, "--batch-rows", 60]
     arguments += ["--out", tmp_path / "m", "--k", "bayes", "--sigma", "0.1"]
     assert called(capsys, *arguments)[0] == 0
-    assert called(capsys, "partial-fit", tmp_path / "m", tmp_path / "t.csv")[0] == 0
+    assert called(capsys, "partial-fit", tmp_path / "m", tmp_path / "t.csv", "--again")[0] == 0
     found = json.loads(called(capsys, "inspect", tmp_path / "m")[1])
     path = np.array(found["forward_strengths"])
     assert path.shape == (4 + 1, 2)
@@ -133,7 +133,7 @@ BAD = {
     "header only": (b"a,b,species,c,d,e\n", "expected at least one row"),
     "ragged": (GOOD.encode() + b"1,2,ash\n", "line 4: expected 6 fields, got 3"),
     "text": (GOOD.replace("3,4,5", "3,x,5").encode(), "line 2: expected a finite number in col"),
-    "nan": (GOOD.replace("3,4,5", "3,nan,5").encode(), "got 'nan'"),
+    "nan": (GOOD.replace("3,4,5", "3,nan,5").encode(), "got nothing (an empty field, null or NaN)"),
     "encoding": (GOOD.encode("utf-16"), "expected text in UTF-8"),
     "latin": (GOOD.replace("ash", "Häher").encode("latin-1"), "expected text in UTF-8"),
     "no label": (GOOD.replace("species", "sort").encode(), "expected a column 'species'"),
@@ -166,7 +166,6 @@ def test_bad_tables_are_one_line_and_nothing_written(model, tmp_path, capsys, na
     [
         (lambda f: f.drop(columns="c"), "columns learned from, got no c"),
         (lambda f: f.assign(z=1.0), "got also z"),
-        (lambda f: f.assign(species="oak"), "expected one of the 3 classes learned, got 'oak'"),
     ],
 )
 def test_tables_of_another_kind(model, tmp_path, capsys, change, message):
@@ -184,7 +183,10 @@ def test_other_errors_are_one_line_too(model, tmp_path, capsys):
     for arguments, message in (
         (["fit", here, *FIT, "--out", model], "--force replaces it"),
         (["predict", tmp_path / "nowhere", here], "found none"),
-        (["predict", model, tmp_path / "t.txt"], "ending in .csv, .parquet, .npz"),
+        (
+            ["predict", model, tmp_path / "t.txt"],
+            "ending in .csv, .tsv, .csv.gz,",
+        ),
         (["predict", model, tmp_path / "t.parquet"], "expected a Parquet file"),
         (["predict", model, tmp_path / "y.npz"], "expected an array X"),
         (["predict", model, here, "--batch-rows", "0"], "--batch-rows: expected"),
@@ -202,7 +204,8 @@ def test_parts_are_those_of_the_whole(tmp_path):
     frame = table()
     frame.to_csv(tmp_path / "t.csv", index=False)
     for rows in (1, 7, 1000):
-        parts = [*read_parts(str(tmp_path / "t.csv"), rows=rows, label="species")]
+        read = read_parts(str(tmp_path / "t.csv"), rows=rows, label="species", needs_label=True)
+        parts = [*read]
         assert max(len(part.X) for part in parts) == min(rows, len(frame))
         X = np.concatenate([part.X for part in parts])
         np.testing.assert_allclose(X, frame.drop(columns="species").to_numpy())

@@ -1,6 +1,6 @@
 """One door to all data: `load_dataset(name or path)`."""
 
-import csv
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +9,13 @@ import numpy as np
 from rvfl_jax.checks import real_matrix
 from rvfl_jax.data.fashion_mnist import load_fashion_mnist
 from rvfl_jax.labels import clean_labels
+from rvfl_jax.npz_file import read_npz
+from rvfl_jax.tables import KINDS, is_no_label, read_parts
 from rvfl_jax.words import in_brief
 
 NAMES = ("digits", "fashion-mnist")
 TEST_SHARE = 0.25
+ROWS = 4096
 
 # The keys under which feature files hold inputs and labels, in the order looked for.
 _KEYS = (("X_train", "y_train", "X_test", "y_test"), ("f_train", "y_train", "f_test", "y_test"))
@@ -43,13 +46,13 @@ def load_dataset(name: str, *, seed: int = 0, label: str = "label") -> Dataset:
     "digits" is scikit-learn's (1,797 images of 8 x 8, scaled to 0 .. 1). "fashion-mnist"
     is 60,000 + 10,000 images of 28 x 28, scaled to 0 .. 1, in its own split. A path ending
     in .npz holds X_train, y_train, X_test, y_test (or f_train and f_test for X), or X and
-    y; one ending in .csv has a header, numbers, and a column of labels. What comes without
-    a split of its own is split at random, a quarter of each class for testing.
+    y; any other table is read as `rvfl_jax.tables` says. What comes without a split of its
+    own is split at random, a quarter of each class for testing.
 
     Args:
         name: "digits", "fashion-mnist" or a path.
         seed: of the split, where there is none.
-        label: name of the label column of a CSV file.
+        label: name of the label column of a table that is no .npz.
 
     Raises:
         ValueError: on an unknown name, a missing or empty file, or unusable contents.
@@ -59,15 +62,21 @@ def load_dataset(name: str, *, seed: int = 0, label: str = "label") -> Dataset:
     if name == "fashion-mnist":
         return Dataset(name, *load_fashion_mnist())
     path = Path(name)
-    if path.suffix not in (".npz", ".csv"):
+    if not name.lower().endswith(KINDS):
         raise ValueError(
-            f"dataset: expected one of {', '.join(NAMES)} or a path to .npz or .csv, got {name!r}"
+            f"dataset: expected one of {', '.join(NAMES)} or a path to {', '.join(KINDS)},"
+            f" got {name!r}"
         )
     if not path.is_file():
         raise ValueError(f"dataset: expected a file at {name!r}, found none")
-    if path.suffix == ".csv":
-        return _split(path.stem, *_read_csv(path, label), seed)
-    return _read_npz(path, seed)
+    if path.suffix.lower() == ".npz":
+        return _read_npz(path, seed)
+    return _split(_title(path), *_read_table(name, label), seed)
+
+
+def _title(path: Path) -> str:
+    ending = next(kind for kind in KINDS if path.name.lower().endswith(kind))
+    return path.name[: -len(ending)]
 
 
 def _digits() -> tuple[np.ndarray, np.ndarray]:
@@ -91,56 +100,51 @@ def _split(name: str, X: np.ndarray, y: np.ndarray, seed: int) -> Dataset:
 
 
 def _read_npz(path: Path, seed: int) -> Dataset:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, np.ndarray] = {key: file[key] for key in file.files}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path.name}: expected a readable .npz file: {error}") from error
+    arrays = read_npz(path)
     for keys in _KEYS:
         if all(key in arrays for key in keys):
             X_train, y_train, X_test, y_test = (arrays[key] for key in keys)
-            return Dataset(path.stem, *_rows(X_train, y_train), *_rows(X_test, y_test))
+            return Dataset(path.stem, *_rows(path, X_train, y_train), *_rows(path, X_test, y_test))
     if "X" in arrays and "y" in arrays:
-        return _split(path.stem, *_rows(arrays["X"], arrays["y"]), seed)
+        return _split(path.stem, *_rows(path, arrays["X"], arrays["y"]), seed)
     raise ValueError(
         f"{path.name}: expected arrays X and y, or X_train, y_train, X_test and y_test,"
         f" got {', '.join(sorted(arrays)) or 'none'}"
     )
 
 
-def _rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    X, y = real_matrix("X", X), clean_labels("y", y)
+def _rows(path: Path, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        if np.asarray(X).dtype.kind == "b":
+            raise ValueError("X: expected real numbers, got bool")
+        X, y = real_matrix("X", X), clean_labels("y", y)
+        if y.dtype.kind == "U":
+            row = next((i for i, text in enumerate(y.tolist()) if is_no_label(text)), None)
+            if row is not None:
+                raise ValueError(f"y: expected a label in row {row + 1}, got {y[row].item()!r}")
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
     if len(X) != len(y):
-        raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
+        raise ValueError(f"{path.name}: y: expected {len(X)} labels, one a row of X, got {len(y)}")
     return X, y
 
 
-def _read_csv(path: Path, label: str) -> tuple[np.ndarray, np.ndarray]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *rows = [*csv.reader(file)] or [[]]
-    if label not in header:
-        raise ValueError(
-            f"{path.name}: expected a column {label!r}, got {', '.join(header) or 'none'}"
-        )
-    column = header.index(label)
-    X = np.empty((len(rows), len(header) - 1), np.float32)
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            raise ValueError(
-                f"{path.name}, line {number}: expected {len(header)} fields, got {len(row)}"
-            )
-        try:
-            X[number - 2] = row[:column] + row[column + 1 :]
-        except ValueError as error:
-            raise ValueError(f"{path.name}, line {number}: {error}") from None
-    return _rows(X, _labels([row[column] for row in rows]))
+def _read_table(name: str, label: str) -> tuple[np.ndarray, np.ndarray]:
+    parts = [*read_parts(name, rows=ROWS, label=label, needs_label=True)]
+    labels = _labels([text for part in parts for text in part.labels or ()])
+    return _rows(Path(name), np.concatenate([part.X for part in parts]), labels)
 
 
 def _labels(texts: list[str]) -> np.ndarray:
-    """Numbers where every label is one, else strings; an empty field is no label."""
-    if any(not text.strip() for text in texts):
-        raise ValueError("y: expected a label in every row, got an empty field")
-    try:
-        return np.array([float(text) for text in texts])
-    except ValueError:
-        return np.array(texts)
+    """Whole numbers where every label is one, as it is written, else strings."""
+    with suppress(ValueError):
+        whole = [int(text) for text in texts]
+        if [str(number) for number in whole] == texts:
+            small = all(abs(number) < 2**63 for number in whole)
+            return np.array(whole, dtype=np.int64 if small else object)
+    with suppress(ValueError):
+        # Fractions are refused as labels: most likely they are no names of classes.
+        numbers = np.array([float(text) for text in texts])
+        if not (numbers == np.round(numbers)).all():
+            return numbers
+    return np.array(texts)

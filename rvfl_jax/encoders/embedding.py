@@ -12,6 +12,7 @@ import numpy as np
 from rvfl_jax.checks import positive_int
 from rvfl_jax.encoders.image_models import ImageModel
 from rvfl_jax.encoders.images import ImageSet
+from rvfl_jax.npz_file import read_npz
 from rvfl_jax.progress import track
 
 
@@ -70,10 +71,10 @@ def embed_images(
 def fingerprint_of(path: str | Path) -> str | None:
     """Fingerprint of encoder and images in a feature file; None where there is none."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return str(file["fingerprint"]) if "fingerprint" in file.files else None
-    except (OSError, ValueError):
+        found = read_npz(path, ("fingerprint",)).get("fingerprint")
+    except ValueError:
         return None
+    return None if found is None else str(found)
 
 
 def _write_block(features: np.ndarray, rows: int, part: Path) -> None:

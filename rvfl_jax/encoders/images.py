@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rvfl_jax.npz_file import read_npz
 from rvfl_jax.words import in_brief
 
 SPLITS = ("train", "test")
@@ -67,10 +68,9 @@ def _open_folder(root: Path) -> ImageSet:
 
 def _open_arrays(path: Path) -> ImageSet:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, np.ndarray] = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"images: expected a readable .npz file, got {path}: {error}") from None
+        arrays = read_npz(path)
+    except ValueError as error:
+        raise ValueError(f"images: {error}") from None
     parts = [("", "X", "y")] if "X" in arrays else [(s, f"X_{s}", f"y_{s}") for s in SPLITS]
     missing = [name for _, *names in parts for name in names if name not in arrays]
     if missing:

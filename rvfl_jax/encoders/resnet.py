@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rvfl_jax.checks import positive_int
 from rvfl_jax.encoders.encoder import Encoder
+from rvfl_jax.npz_file import read_npz
 from rvfl_jax.types import Array
 
 WIDTHS = (16, 32, 64)
@@ -147,12 +148,9 @@ def load_checkpoint(
         ValueError: if the file is missing, unreadable, or holds another network.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            flat = {name: file[name] for name in file.files if "/head/" not in name}
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"checkpoint: expected a readable .npz file, got {path}: {error}"
-        ) from None
+        flat = {name: a for name, a in read_npz(path).items() if "/head/" not in name}
+    except ValueError as error:
+        raise ValueError(f"checkpoint: {error}") from None
     network = ResNet(depth, num_classes=0)
     want = jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, *image_shape)))
     shapes = {name: leaf.shape for name, leaf in flatten_dict(want, sep="/").items()}
