@@ -185,6 +185,8 @@ def export(arguments: argparse.Namespace) -> int:
 
     model, table, *_ = opened(_model_folder(arguments))
     check_folder("--out", arguments.out.parent)
+    if arguments.out.is_dir():
+        raise ValueError(f"--out: expected a file, got the folder {arguments.out}")
     if arguments.out.exists() and not arguments.force:
         raise ValueError(f"{arguments.out}: expected no file there yet; --force replaces it")
     export_model(model, arguments.out, batch_size=arguments.batch_size, columns=table.columns)

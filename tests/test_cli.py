@@ -79,6 +79,58 @@ def test_results_file(outcome):
     assert np.shape(results["styles"]["-kF-Bayes"]["runs"][0]["k_next"]) == (10, 2)
 
 
+def test_results_are_not_replaced_unasked(outcome, monkeypatch, capsys, tmp_path):
+    out, _ = outcome
+    before = (out / "results.json").read_bytes()
+
+    def begins(*_, **__):
+        raise ValueError("it begins")
+
+    monkeypatch.setattr("rvfl_jax.experiment.compare", begins)
+    resumed = ["--checkpoint", str(tmp_path), "--resume"]
+    (tmp_path / "results.json").write_text('{"config": {}}')
+    elsewhere = ["run", *SMALL, "--out", str(tmp_path)]
+    for arguments, message in (
+        (all_styles(out), f"{out}: expected no results.json there yet; --force replaces it"),
+        ([*all_styles(out), "--force"], "it begins"),
+        # A run that goes on replaces its own results, and no others.
+        ([*all_styles(out), *resumed], "it begins"),
+        ([*all_styles(out), *resumed, "--ridge", "2"], f"{out}: expected no results.json there"),
+        ([*elsewhere, *resumed], f"{tmp_path}: expected no results.json there yet"),
+    ):
+        assert cli.main([*arguments, "--quiet"]) == 2
+        assert capsys.readouterr().err.startswith(f"rvfl-jax: {message}")
+    assert (out / "results.json").read_bytes() == before
+    monkeypatch.setattr("rvfl_jax.sweep_job.run_sweep", begins)
+    (tmp_path / "sweep.png").touch()
+    assert sweep_command(tmp_path) == 2
+    assert "expected no sweep.png there yet" in capsys.readouterr().err
+    assert sweep_command(tmp_path, "--force") == 2
+    assert "it begins" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_unusable_data_are_one_line(command, capsys, tmp_path):
+    whole = io.BytesIO()
+    np.savez(whole, X=np.eye(40), y=np.arange(40) % 4)
+    array = io.BytesIO()
+    np.save(array, np.eye(3))
+    flipped = bytearray(whole.getvalue())
+    flipped[len(flipped) // 3] ^= 4
+    contents = [b"", whole.getvalue()[:-99], bytes(flipped), array.getvalue(), b"label,a\n"]
+    for i, content in enumerate(contents):
+        for kind in ("npz", "parquet", "csv.gz", "CSV"):
+            path = tmp_path / f"data{i}.{kind}"
+            path.write_bytes(content)
+            arguments = [command, *SMALL, "--quiet", "--dataset", str(path)]
+            assert cli.main([*arguments, "--out", str(tmp_path / "out")]) == 2
+            captured = capsys.readouterr()
+            assert captured.out == ""
+            assert captured.err.count("\n") == 1
+            assert path.name in captured.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_picture(outcome):
     out, _ = outcome
     picture = matplotlib.image.imread(out / "curves.png")
@@ -267,7 +319,10 @@ def test_help_tells_what_every_option_is():
         if isinstance(action, argparse._SubParsersAction)
     )
     assert {"run", "sweep", "embed", "fit", "export"} < set(commands.choices)
+    examples = [parser.epilog for parser in commands.choices.values()]
+    assert len(set(examples)) == len(examples)
     for name, parser in commands.choices.items():
+        assert f"rvfl-jax {name} " in parser.epilog
         untold = [a.dest for a in parser._actions if not (a.help and a.help.strip())]
         assert not untold, name
         text = parser.format_help()

@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 from jax import export
 
+from rvfl_jax.checkpoint import load_checkpoint_file
 from rvfl_jax.cli import main
 from rvfl_jax.tables import read_parts
 from tests.test_estimator import blobs
+from tests.test_tables import KINDS, written
 
 NAMES = ["ash", "beech", "cedar", "Dürrholz, rot"]
 FIT = ["--label", "species", "--num-nodes", "12", "--num-layers", "1"]
@@ -99,7 +101,7 @@ def test_every_kind_of_table_gives_one_answer(model, tmp_path, capsys, kind, mon
     if kind == "parquet":
         features[["e", "d", "c", "b", "a"]].to_parquet(source)  # found by name
     if kind == "npz":
-        pytest.skip("an npz has no names, and this model learned from named columns")
+        np.savez(source, X=features.to_numpy(), columns=[*features.columns])
     if kind == "stdin":
         source = "-"
         buffer = io.BytesIO(features.to_csv(index=False).encode())
@@ -113,6 +115,115 @@ def test_npz_from_fit_to_evaluate(tmp_path, capsys):
     folder = tmp_path / "m"
     assert called(capsys, "fit", tmp_path / "t.npz", *FIT, "--out", folder)[0] == 0
     assert json.loads(called(capsys, "evaluate", folder, tmp_path / "t.npz")[1])["accuracy"] > 0.9
+
+
+def test_every_kind_of_table_makes_the_same_model(tmp_path, capsys):
+    frame = table().rename(columns={"a": "Größe, mm"})
+    frame["species"] = frame["species"].map({name: c for c, name in enumerate(NAMES)})
+    arrays = []
+    for kind in KINDS:
+        path = written(frame, tmp_path, kind, label="species")
+        command = ["fit", path, *FIT, "--batch-rows", 50, "--out", tmp_path / kind]
+        assert called(capsys, *command)[0] == 0
+        answers = called(
+            capsys, "evaluate", tmp_path / kind, written(frame, tmp_path, "csv", "species")
+        )
+        checkpoint = load_checkpoint_file(tmp_path / kind / "model.npz")
+        arrays.append((answers, checkpoint.arrays, checkpoint.metadata["metadata"]))
+    for answers, found, about in arrays[1:]:
+        assert answers == arrays[0][0]
+        assert about == arrays[0][2]
+        assert found.keys() == arrays[0][1].keys()
+        for name, array in found.items():
+            assert array.dtype == arrays[0][1][name].dtype
+            np.testing.assert_array_equal(array, arrays[0][1][name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("species", None, "expected a label, got nothing"),
+        ("b", np.nan, "expected a finite number in column 'b', got nothing"),
+        ("b", np.inf, "expected a finite number in column 'b', got 'inf'"),
+    ],
+)
+def test_every_kind_of_table_is_refused_alike(
+    model, tmp_path, capsys, kind, column, value, message
+):
+    frame = table(classes=3)
+    frame.loc[7, column] = value
+    path = written(frame, tmp_path, kind, label="species")
+    before = (model / "model.npz").read_bytes()
+    place = "row 8" if "parquet" in kind or kind == "npz" else "line 9"
+    status, out, err = called(capsys, "partial-fit", model, path)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"rvfl-jax: {path}, {place}: {message}")
+    assert (model / "model.npz").read_bytes() == before
+
+
+def test_labels_of_two_forms_are_one_class(tmp_path, capsys):
+    """pycaret 1042: a file with labels 0, 1, 2, then one with 0.0, 1.0, 2.0."""
+    frame = table(classes=3)
+    frame["species"] = frame["species"].map({name: c for c, name in enumerate(NAMES)})
+    folder = tmp_path / "m"
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    assert called(capsys, "fit", tmp_path / "a.csv", *FIT, "--out", folder)[0] == 0
+    frame["species"] = frame["species"].astype(float)
+    frame["a"] += 1
+    for kind in KINDS:
+        command = ["partial-fit", folder, written(frame, tmp_path, kind, label="species")]
+        status, _, err = called(capsys, *command, "--again")
+        assert (status, err.count("\n")) == (0, 1)
+        assert err.endswith("rows, 3 classes.\n")
+    frame["species"] = ["007", "7", "7.0", *frame["species"].astype(str)[3:]]
+    frame.to_csv(tmp_path / "b.csv", index=False)
+    err = called(capsys, "partial-fit", folder, tmp_path / "b.csv")[2]
+    assert err.splitlines()[1] == "New classes: 007, 7."
+
+
+def test_classes_not_yet_learned_are_told_apart(model, tmp_path, capsys):
+    frame = table(classes=3)
+    frame.to_csv(tmp_path / "known.csv", index=False)
+    expected = json.loads(called(capsys, "evaluate", model, tmp_path / "known.csv")[1])
+    strangers = table().iloc[:30].assign(species=["oak"] * 20 + ["Dürrholz, rot"] * 10)
+    pd.concat([frame, strangers]).to_csv(tmp_path / "t.csv", index=False)
+    status, out, err = called(capsys, "evaluate", model, tmp_path / "t.csv")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found.pop("rows_of_unknown_classes") == {"oak": 20, "Dürrholz, rot": 10}
+    assert found.pop("rows") == expected.pop("rows") + 30
+    assert expected.pop("rows_of_unknown_classes") == {}
+    assert found == expected
+    strangers.to_csv(tmp_path / "t.csv", index=False)
+    found = json.loads(called(capsys, "evaluate", model, tmp_path / "t.csv")[1])
+    assert (found["rows"], found["rows_of_known_classes"]) == (30, 0)
+    assert found["accuracy"] is found["balanced_accuracy"] is None
+
+
+def test_predict_needs_no_labels(model, tmp_path, capsys):
+    frame = table(classes=3)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    expected = called(capsys, "predict", model, tmp_path / "t.csv")[1]
+    frame.assign(species="").to_csv(tmp_path / "t.csv", index=False)
+    assert called(capsys, "predict", model, tmp_path / "t.csv")[1] == expected
+
+
+@pytest.mark.parametrize("command", ["fit", "partial-fit", "predict", "evaluate"])
+def test_damaged_files_are_one_line(model, tmp_path, capsys, command):
+    frame = table(classes=3)
+    before = (model / "model.npz").read_bytes()
+    for kind in ("npz", "pandas.parquet", "csv.gz"):
+        path = written(frame, tmp_path, kind, label="species")
+        path.write_bytes(path.read_bytes()[:-99])
+        arguments = [command, model, path]
+        if command == "fit":
+            arguments = [command, path, *FIT, "--out", tmp_path / "new"]
+        status, out, err = called(capsys, *arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"{path}: expected a" in err
+    assert not (tmp_path / "new").exists()
+    assert (model / "model.npz").read_bytes() == before
 
 
 def test_json_lines_hold_every_probability(model, tmp_path, capsys):
