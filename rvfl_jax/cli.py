@@ -180,7 +180,9 @@ def _model_command(arguments: argparse.Namespace) -> int:
 
 def _embed(arguments: argparse.Namespace) -> int:
     from rvfl_jax.encoders import embed_images, load_image_model, open_images
+    from rvfl_jax.encoders.embedding import check_out
 
+    check_out(arguments.out)
     images = open_images(arguments.images)
     model = load_image_model(arguments.model, random_weights=arguments.random_weights)
     new = embed_images(
@@ -191,7 +193,7 @@ def _embed(arguments: argparse.Namespace) -> int:
         progress=not arguments.quiet,
     )
     done = "Wrote" if new else "Nothing to do: there are already"
-    print(f"{done} features of {len(images.labels)} images, {model.description}: {arguments.out}")
+    print(f"{done} features of {len(images.split)} images, {model.description}: {arguments.out}")
     return 0
 
 

@@ -37,6 +37,8 @@ EMBED_EXAMPLES = """\
 examples:
   rvfl-jax embed --model timm:vit_base_patch16_224.augreg_in21k --images birds/ --out birds.npz
       a folder with one folder a class, or with train/ and test/ of such
+  rvfl-jax embed --model timm:vit_base_patch16_224.augreg_in21k --images new/ --out new.npz
+      new images, without labels; `files` in new.npz names them row by row
   rvfl-jax embed --model hf:facebook/dinov2-base --images cifar100.npz --out features.npz
       arrays X_train, y_train, X_test and y_test of uint8 images
   rvfl-jax run --dataset features.npz --tasks 10 --batches 200
@@ -150,7 +152,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="Embed images with a frozen model and write an .npz file that the other"
         " commands read. Finished blocks are kept, so that a killed job goes on; a complete file"
         " of the same images and model is left as it is. timm: and hf: models need"
-        " pip install 'rvfl-jax[embed]'.",
+        " pip install 'rvfl-jax[embed]'; where their hub cannot be reached, what was downloaded"
+        " before is taken.",
         epilog=EMBED_EXAMPLES,
         formatter_class=_Formatter,
     )
@@ -433,7 +436,7 @@ def _add_embed_options(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="PATH",
-        help="folder of class folders, or .npz",
+        help="folder of class folders or of new images, or .npz",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help=".npz to write")
     parser.add_argument("--batch-size", type=int, default=64, help="images at once")

@@ -1,7 +1,12 @@
 """Images to feature files: what is read, what a killed job keeps, what is refused."""
 
 import importlib.util
+import io
+import os
+import sys
+import time
 import warnings
+from urllib.error import HTTPError
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +16,9 @@ from PIL import Image
 
 from rvfl_jax import cli, encoders
 from rvfl_jax.data import load_dataset
+from rvfl_jax.encoders import hub
 from rvfl_jax.encoders.embedding import fingerprint_of
+from rvfl_jax.tables import read_parts
 
 
 @pytest.fixture
@@ -125,7 +132,7 @@ def test_split_folders(tmp_path):
 def test_unusable_images_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"a folder or an \.npz"):
         encoders.open_images(tmp_path / "none")
-    with pytest.raises(ValueError, match="class folders of images"):
+    with pytest.raises(ValueError, match="expected images or class folders"):
         encoders.open_images(tmp_path)
     path = tmp_path / "images.npz"
     for arrays, message in (
@@ -222,3 +229,131 @@ def test_small_hugging_face_model(arrays, tmp_path):
         out = tmp_path / "features.npz"
         encoders.embed_images(model, encoders.open_images(arrays), out)
     assert load_dataset(str(out)).X_train.shape == (13, 24)
+
+
+def pictures(folder, names):
+    rng = np.random.default_rng(0)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (6, 5, 3), np.uint8)).save(folder / name)
+
+
+def test_new_images_need_no_class_folders(tmp_path):
+    pictures(tmp_path / "new", ["b.png", "A.PNG", "ü.jpg"])
+    (tmp_path / "new" / "notes.txt").write_text("no image")
+    images = encoders.open_images(tmp_path / "new")
+    assert images.labels is None
+    out = tmp_path / "f.npz"
+    assert encoders.embed_images(counting_model()[0], images, out, batch_size=2)
+    with np.load(out) as file:
+        assert set(file.files) == {"X", "files", "fingerprint", "encoder"}
+        assert file["files"].tolist() == ["A.PNG", "b.png", "ü.jpg"]
+        expected = [
+            np.asarray(Image.open(tmp_path / "new" / f)).mean((0, 1)) for f in file["files"]
+        ]
+        np.testing.assert_allclose(file["X"], expected, rtol=1e-6)
+    (part,) = read_parts(str(out), rows=9)
+    assert part.X.shape == (3, 3)
+    with pytest.raises(ValueError, match=r"f\.npz: expected arrays X and y"):
+        load_dataset(str(out))
+
+
+def test_files_are_named_by_class_and_split(tmp_path):
+    pictures(tmp_path, ["train/cat/1.png", "train/dog/x/2.png", "test/cat/3.png"])
+    out = tmp_path / "f.npz"
+    encoders.embed_images(counting_model()[0], encoders.open_images(tmp_path), out)
+    with np.load(out) as file:
+        assert file["files_train"].tolist() == ["train/cat/1.png", "train/dog/x/2.png"]
+        assert file["files_test"].tolist() == ["test/cat/3.png"]
+    assert load_dataset(str(out)).y_train.tolist() == ["cat", "dog"]
+
+
+def test_new_images_as_an_array(tmp_path):
+    with (tmp_path / "images.NPZ").open("wb") as file:
+        np.savez(file, X=np.zeros((3, 4, 4), np.uint8))
+    images = encoders.open_images(tmp_path / "images.NPZ")
+    assert images.labels is None
+    assert encoders.embed_images(counting_model()[0], images, tmp_path / "f.npz")
+    with np.load(tmp_path / "f.npz") as file:
+        assert {"X"} == {name for name in file.files if name[0] in "Xyf" and name != "fingerprint"}
+
+
+@pytest.mark.parametrize("names", [["cat/1.png", "2.png"], ["train/cat/1.png", "test/2.png"]])
+def test_images_beside_class_folders_are_not_passed_over(tmp_path, names):
+    pictures(tmp_path, names)
+    with pytest.raises(ValueError, match=rf"got {names[1]} beside folders"):
+        encoders.open_images(tmp_path)
+
+
+@pytest.mark.parametrize("out", ["f.csv", "file/f.npz", "folder.npz"])
+def test_where_features_cannot_go_is_told_at_once(arrays, tmp_path, monkeypatch, capsys, out):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder.npz").mkdir()
+    monkeypatch.setattr(encoders, "load_image_model", None)
+    command = ["embed", "--model", "timm:x", "--images", str(arrays), "--out", str(tmp_path / out)]
+    assert cli.main(command) == 2
+    assert capsys.readouterr().err.startswith("rvfl-jax: out: expected a f")
+
+
+class Offline:
+    """timm or transformers where no hub is to be reached: patient, unless told to be offline."""
+
+    def __init__(self):
+        self.__spec__ = None
+        self.AutoImageProcessor = self.AutoConfig = self.AutoModel = self
+
+    def create_model(self, name, pretrained, num_classes):
+        if pretrained:
+            self.from_pretrained(name)
+        raise RuntimeError(f"Unknown model ({name})")
+
+    def from_pretrained(self, name):
+        assert os.environ["HF_HUB_OFFLINE"] == "1"
+        raise ConnectionError("offline mode is enabled\nand so on")
+
+
+@pytest.mark.parametrize("source", ["timm", "hf"])
+def test_without_a_network_one_line_comes_at_once(arrays, tmp_path, monkeypatch, capsys, source):
+    for name in ("timm", "transformers", "torch"):
+        module = Offline()
+        module.manual_seed = lambda seed: None
+        monkeypatch.setitem(sys.modules, name, module)
+    # Nothing listens there.
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    command = ["embed", "--model", f"{source}:resnet10t", "--images", str(arrays)]
+    command += ["--out", str(tmp_path / "f.npz"), "--quiet"]
+    begun = time.monotonic()
+    assert cli.main(command) == 2
+    assert time.monotonic() - begun < 5
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "'resnet10t' to load: offline mode is enabled" in said
+    assert "(http://127.0.0.1:9 cannot be reached)" in said
+    assert ("--random-weights" in said) == (source == "timm")
+    assert "HF_HUB_OFFLINE" not in os.environ
+    if source == "timm":
+        assert cli.main([*command, "--random-weights"]) == 2
+        said = capsys.readouterr().err
+        assert (
+            said == "rvfl-jax: model: timm has no 'resnet10t' to load: Unknown model (resnet10t)\n"
+        )
+
+
+def test_a_hub_that_never_answers_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(hub, "WAIT_S", 0.1)
+    monkeypatch.setattr(hub, "urlopen", lambda *_, **__: time.sleep(1) or io.BytesIO())
+    begun = time.monotonic()
+    assert not hub.reachable("http://nowhere")
+    assert time.monotonic() - begun < 0.9
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_any_answer_of_a_hub_will_do(monkeypatch, status):
+    def urlopen(address, timeout):
+        if status == 200:
+            return io.BytesIO()
+        raise HTTPError(address, status, "no", {}, None)
+
+    monkeypatch.setattr(hub, "urlopen", urlopen)
+    assert hub.reachable("http://somewhere")

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from rvfl_jax.checkpoint import write_npz
 from rvfl_jax.checks import positive_int
 from rvfl_jax.encoders.image_models import ImageModel
 from rvfl_jax.encoders.images import ImageSet
 from rvfl_jax.npz_file import read_npz
 from rvfl_jax.progress import track
+from rvfl_jax.results_folder import check_folder
 
 
 def embed_images(
@@ -25,6 +27,9 @@ def embed_images(
     progress: bool | Callable[[int, int], None] = False,
 ) -> bool:
     """Write the features of all images to `out`, an .npz that `load_dataset` reads.
+
+    It holds X and y, or X alone for images without labels, and `files` where they come from a
+    folder; of a set with a split X_train, y_train, files_train and so on.
 
     Every block of features is kept in a folder beside `out` until all are there. A second
     call goes on from these, and does nothing where `out` holds features of the same images
@@ -44,8 +49,7 @@ def embed_images(
         ValueError: if `out` is no .npz, an image cannot be read, or a feature is not finite.
     """
     out = Path(out)
-    if out.suffix != ".npz":
-        raise ValueError(f"out: expected a file that ends in .npz, got {out.name!r}")
+    check_out(out)
     size = positive_int("batch_size", batch_size)
     mark = hashlib.sha256(f"{model.fingerprint} {images.fingerprint}".encode()).hexdigest()
     if fingerprint_of(out) == mark:
@@ -53,7 +57,7 @@ def embed_images(
     # The block size is part of the name: blocks of another size hold other rows.
     folder = out.with_name(f"{out.stem}.{mark[:16]}.{size}.parts")
     folder.mkdir(parents=True, exist_ok=True)
-    total = len(images.labels)
+    total = len(images.split)
     parts = []
     with track(total, progress, "images") as advance:
         for start in range(0, total, size):
@@ -66,6 +70,13 @@ def embed_images(
     _write_features(np.concatenate(parts), images, model, mark, out)
     shutil.rmtree(folder)
     return True
+
+
+def check_out(out: Path) -> None:
+    """ValueError unless it is the name of an .npz in a folder that can be written to."""
+    if out.suffix.lower() != ".npz" or out.is_dir():
+        raise ValueError(f"out: expected a file that ends in .npz, got {out.name!r}")
+    check_folder("out", out.parent)
 
 
 def fingerprint_of(path: str | Path) -> str | None:
@@ -96,8 +107,7 @@ def _write_features(
     for split in np.unique(images.split):
         ending = f"_{split}" if split else ""
         rows = images.split == split
-        arrays[f"X{ending}"], arrays[f"y{ending}"] = X[rows], images.labels[rows]
-    partial = out.with_suffix(".npz.part")
-    with partial.open("wb") as file:
-        np.savez(file, **arrays)
-    os.replace(partial, out)
+        for name, values in (("X", X), ("y", images.labels), ("files", images.files)):
+            if values is not None:
+                arrays[f"{name}{ending}"] = values[rows]
+    write_npz(out, arrays)

@@ -2,18 +2,21 @@
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rvfl_jax.encoders.encoder import encode
+from rvfl_jax.encoders.hub import downloads_or_cache
 from rvfl_jax.encoders.resnet import resnet
 from rvfl_jax.words import in_brief
 
 SOURCES = ("timm", "hf", "resnet56")
 INSTALL = "pip install 'rvfl-jax[embed]'"
+UNTRAINED = "; --random-weights (random_weights=True) needs no download"
 
 
 @in_brief
@@ -43,15 +46,19 @@ def load_image_model(name: str, *, random_weights: bool = False) -> ImageModel:
         random_weights: draw weights with seed 0 instead of loading trained ones; for tests.
 
     Raises:
-        ValueError: on an unknown source or model, or if its package is not installed.
+        ValueError: on an unknown source or model, if its package is not installed, or if it was
+            not downloaded before and cannot be now.
     """
     source, _, model = name.partition(":")
     if source not in SOURCES or not model:
         raise ValueError(f"model: expected timm:NAME, hf:NAME or resnet56:FILE, got {name!r}")
     if source == "resnet56":
         return _resnet56(Path(model))
+    load = _timm if source == "timm" else _hugging_face
+    needs_hub = not Path(model).is_dir() and not (source == "timm" and random_weights)
     try:
-        return (_timm if source == "timm" else _hugging_face)(model, random_weights)
+        with downloads_or_cache() if needs_hub else nullcontext():
+            return load(model, random_weights)
     except ImportError as error:
         raise ValueError(f"model: {name} needs more packages ({error}); {INSTALL}") from None
 
@@ -70,16 +77,27 @@ def _resnet56(path: Path) -> ImageModel:
     return ImageModel(embed, encoder.description, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
+@contextmanager
+def _named(what: str, remedy: str) -> Iterator[None]:
+    """Whatever loading raises becomes one line that says what was to be loaded."""
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as error:
+        # Of an HTTP client, say, which the packages have changed before.
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"model: {what}: {why}{remedy}") from None
+
+
 def _timm(name: str, random_weights: bool) -> ImageModel:
     import timm
     import torch
     from PIL import Image
 
     torch.manual_seed(0)
-    try:
+    with _named(f"timm has no {name!r} to load", "" if random_weights else UNTRAINED):
         model = timm.create_model(name, pretrained=not random_weights, num_classes=0)
-    except RuntimeError as error:
-        raise ValueError(f"model: timm has no {name!r} to load: {error}") from None
     model.eval()
     settings = timm.data.resolve_model_data_config(model)
     prepare = timm.data.create_transform(**settings, is_training=False)
@@ -99,15 +117,13 @@ def _hugging_face(name: str, random_weights: bool) -> ImageModel:
     from PIL import Image
 
     torch.manual_seed(0)
-    try:
+    with _named(f"no image model {name!r} to load", ""):
         prepare = transformers.AutoImageProcessor.from_pretrained(name)
         if random_weights:
             config = transformers.AutoConfig.from_pretrained(name)
             model = transformers.AutoModel.from_config(config)
         else:
             model = transformers.AutoModel.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"model: no image model {name!r} to load: {error}") from None
     model.eval()
 
     def embed(images: Sequence[np.ndarray]) -> np.ndarray:
