@@ -12,7 +12,7 @@ import numpy as np
 
 from rvfl_jax.estimator import EdRVFLClassifier
 from rvfl_jax.model_file import load_model, notes_of, save_model
-from rvfl_jax.model_folder import keep_before
+from rvfl_jax.model_folder import before_kept
 from rvfl_jax.tables import Part, unnamed
 
 
@@ -115,13 +115,13 @@ class Kept(NamedTuple):
 
     def save(self, folder: Path) -> None:
         """Replace what is in the folder, keep that as the model before, and say so."""
-        keep_before(folder)
         notes = {
             "table": self.table._asdict(),
             "strengths": self.strengths,
             "tables": self.tables,
         }
-        save_model(self.model, folder, notes=notes)
+        with before_kept(folder):
+            save_model(self.model, folder, notes=notes)
         seen, classes = self.model.num_rows_seen_, len(self.model.classes_)
         print(f"Wrote {folder}: {seen} rows, {classes} classes.", file=sys.stderr)
 

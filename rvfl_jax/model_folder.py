@@ -56,10 +56,32 @@ def one_writer(folder: Path, wait: float) -> Iterator[None]:
         ) from None
 
 
-def keep_before(folder: Path) -> None:
-    """Keep the model that is there beside it, in place of the one kept so far."""
-    if (folder / FILE).exists():
-        _put(folder / FILE, folder / BEFORE)
+@contextmanager
+def before_kept(folder: Path) -> Iterator[None]:
+    """Keep the model that is there beside that which the block writes.
+
+    Where the block fails, what was kept beside it so far stays.
+    """
+    now, before = folder / FILE, folder / BEFORE
+    if not now.exists():
+        yield
+        return
+    sweep_parts(before)
+    older = _part_of(before)
+    try:
+        if before.exists():
+            _link(before, older)
+        _put(now, before)
+        try:
+            yield
+        except BaseException:
+            if filecmp.cmp(now, before, shallow=False):
+                before.unlink()
+                if older.exists():
+                    os.replace(older, before)
+            raise
+    finally:
+        older.unlink(missing_ok=True)
 
 
 def bring_back(folder: Path) -> None:
@@ -72,7 +94,9 @@ def bring_back(folder: Path) -> None:
     now, before = folder / FILE, folder / BEFORE
     if not before.is_file() or (now.exists() and filecmp.cmp(now, before, shallow=False)):
         raise ValueError(f"{folder}: expected a model before the last change, found none")
-    kept = folder / f"{BEFORE}.{uuid4().hex}.part"
+    sweep_parts(now)
+    sweep_parts(before)
+    kept = _part_of(before)
     try:
         if now.exists():
             _link(now, kept)
@@ -86,14 +110,18 @@ def bring_back(folder: Path) -> None:
 def _put(path: Path, at: Path) -> None:
     """The same file by another name also, in one move."""
     at = Path(os.path.realpath(at))
-    sweep_parts(at)
-    part = at.with_name(f"{at.name}.{uuid4().hex}.part")
+    part = _part_of(at)
     try:
         _link(path, part)
         os.replace(part, at)
     finally:
         # Where both are one file already, replacing leaves both.
         part.unlink(missing_ok=True)
+
+
+def _part_of(path: Path) -> Path:
+    """A new file beside it, which `sweep_parts` knows."""
+    return path.with_name(f"{path.name}.{uuid4().hex}.part")
 
 
 def _link(path: Path, other: Path) -> None:

@@ -18,7 +18,8 @@ def check_folder(name: str, path: Path) -> None:
         there = there.parent
     if not there.is_dir():
         raise ValueError(f"{name}: expected a folder, got {path}, where {there} is none")
-    if not os.access(there, os.W_OK | os.X_OK):
+    effective = os.access in os.supports_effective_ids
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=effective):
         raise ValueError(f"{name}: expected a folder to write to, got {path}: permission denied")
 
 

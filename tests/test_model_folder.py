@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import numpy as np
@@ -20,6 +22,7 @@ from rvfl_jax.cli import main
 from rvfl_jax.model_folder import BEFORE, LOCK
 from tests.streams import environment
 from tests.test_model_commands import FIT, called, table
+from tests.test_resume_commands import nobody
 
 # The bar is 20; each pair of processes takes some ten seconds.
 WRITERS = int(os.environ.get("RVFL_JAX_WRITERS", "2"))
@@ -227,6 +230,33 @@ def test_the_model_before_comes_back(learned, model, capsys):
     assert {path.name for path in model.iterdir()} == {"model.npz", BEFORE, LOCK}
 
 
+@pytest.mark.parametrize("changes", [0, 1])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_change_that_fails_keeps_the_model_before(
+    learned, model, capsys, monkeypatch, changes, written
+):
+    for name in ("a.csv", "b.csv")[:changes]:
+        assert called(capsys, "partial-fit", model, learned[0] / name)[0] == 0
+    there = {path.name: path.read_bytes() for path in model.iterdir()}
+    save = rvfl_jax.save_model
+
+    def fails(*arguments, **options):
+        if written:
+            save(*arguments, **options)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rvfl_jax.kept_model.save_model", fails)
+    third = table(seed=3)
+    third.to_csv(learned[0] / "third.csv", index=False)
+    assert called(capsys, "partial-fit", model, learned[0] / "third.csv")[0] == 2
+    now = {path.name: path.read_bytes() for path in model.iterdir()}
+    if written:
+        assert now[BEFORE] == there["model.npz"]
+        assert now["model.npz"] != there["model.npz"]
+    else:
+        assert now == there | {LOCK: b""}
+
+
 @pytest.mark.parametrize("moment", ["before", "within", "after"])
 def test_undo_is_whole_at_every_moment(learned, model, capsys, monkeypatch, moment):
     assert called(capsys, "partial-fit", model, learned[0] / "a.csv")[0] == 0
@@ -346,6 +376,18 @@ def test_unusable_folders_are_refused_before_anything_begins(
         status, printed, err = called(capsys, "export", model, "--out", out, "--force")
         assert (status, printed, err.count("\n")) == (2, "", 1)
         assert message in err
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="users are those of POSIX")
+def test_a_folder_of_somebody_else_is_refused_before_anything_begins(learned, capsys, monkeypatch):
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr("rvfl_jax.model_commands.read_parts", None)
+        with nobody():
+            found = called(capsys, "fit", learned[0] / "a.csv", "--out", f"{folder}/m")
+    status, out, err = found
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"--out: expected a folder to write to, got {folder}/m: permission denied" in err
 
 
 def test_another_folder_is_not_overwritten_unasked(learned, model, tmp_path, capsys):
