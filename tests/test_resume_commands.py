@@ -171,6 +171,9 @@ def test_a_read_only_folder_is_one_line_and_loses_nothing(stopped, finished, cap
     for path in kept.iterdir():
         path.chmod(0o644)
     kept.chmod(0o555)
+    # Results could be written; what is refused is the checkpoint.
+    (stopped / "out").mkdir()
+    (stopped / "out").chmod(0o777)
     before = contents(kept)
     with nobody():
         assert main(command(stopped, *OPTIONS, "--resume")) == 2
