@@ -1,7 +1,9 @@
 """Errors of the caller, found on the host and named before anything is compiled."""
 
 import math
+import numbers
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import chex
@@ -23,6 +25,15 @@ def is_key(leaf: Any) -> bool:
     """Whether a leaf is a typed PRNG key, which NumPy cannot hold."""
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def prng_key(name: str, key: Any) -> None:
+    """ValueError unless `key` is one PRNG key of `jax.random.key`, or a raw one of `PRNGKey`."""
+    shape = getattr(key, "shape", None)
+    raw = getattr(key, "dtype", None) == np.uint32 and shape in ((2,), (4,))
+    if not raw and not (is_key(key) and shape == ()):
+        got = f"an array of shape {shape}" if shape else repr(key)
+        raise ValueError(f"{name}: expected one PRNG key such as jax.random.key(0), got {got}")
 
 
 def positive_int(name: str, value: Any) -> int:
@@ -47,6 +58,8 @@ def per_layer(name: str, value: Any, num_layers: int, *, minimum: float, strict:
     Returns a list as an array and anything else unchanged, so that Python floats stay
     weakly typed and traced values stay traced.
     """
+    if not is_traced(value) and not _are_numbers(value):
+        raise ValueError(f"{name}: expected a number or one a layer, got {value!r}")
     if isinstance(value, list | tuple):
         value = np.asarray(value, dtype=float)
     shape = np.shape(value)
@@ -54,12 +67,36 @@ def per_layer(name: str, value: Any, num_layers: int, *, minimum: float, strict:
         raise ValueError(f"{name}: expected a scalar or shape ({num_layers},), got shape {shape}")
     if is_traced(value):
         return value
-    numbers = np.asarray(value, dtype=float)
-    inside = numbers > minimum if strict else numbers >= minimum
-    if not np.all(inside & np.isfinite(numbers)):
+    given = np.asarray(value, dtype=float)
+    inside = given > minimum if strict else given >= minimum
+    if not np.all(inside & np.isfinite(given)):
         relation = "greater than" if strict else "at least"
         raise ValueError(f"{name}: expected finite and {relation} {minimum:g}, got {value!r}")
     return value
+
+
+def _are_numbers(value: Any) -> bool:
+    """Whether all of it are real numbers; truth values and strings are none."""
+    if isinstance(value, list | tuple):
+        return all(map(_are_numbers, value))
+    if is_traced(value) or isinstance(value, numbers.Real | Decimal):
+        return not isinstance(value, bool)
+    return jnp.issubdtype(getattr(value, "dtype", np.void), jnp.number) and not np.iscomplexobj(
+        value
+    )
+
+
+def check_ridge(state: Any, ridge: Any) -> None:
+    """ValueError unless a state was learned with this lambda, where both can be looked at."""
+    told = getattr(state, "ridge", None)
+    if told is None or is_traced(ridge) or is_traced(told):
+        return
+    learned, given = np.asarray(told), np.asarray(ridge, dtype=float)
+    # As near as single precision tells.
+    if not np.allclose(given, learned, rtol=1e-6, atol=0):
+        raise ValueError(
+            f"ridge: expected that of the state, {learned.tolist()}, got {given.tolist()}"
+        )
 
 
 def plain_numbers(value: Any) -> Any:
@@ -82,7 +119,7 @@ def shape(name: str, array: Any, expected: tuple[int | None, ...], meaning: str)
 
 def real_matrix(name: str, X: Any) -> np.ndarray:
     """`X` as a non-empty (rows, features) array of finite numbers, or a ValueError."""
-    X = np.asarray(X)
+    X = plain_array(name, X)
     if X.ndim != 2:
         raise ValueError(f"{name}: expected 2 dimensions (rows, features), got shape {X.shape}")
     if 0 in X.shape:
@@ -91,6 +128,28 @@ def real_matrix(name: str, X: Any) -> np.ndarray:
         raise ValueError(f"{name}: expected real numbers, got dtype {X.dtype}")
     finite(name, X)
     return X
+
+
+def plain_array(name: str, values: Any) -> np.ndarray:
+    """An array of NumPy's own kinds: bfloat16 and its like widened, nothing masked.
+
+    Raises:
+        ValueError: with the first place that is masked, whose number means nothing.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        masked = np.ma.getmaskarray(values)
+        if masked.any():
+            where = tuple(int(i) for i in np.argwhere(masked)[0])
+            raise ValueError(
+                f"{name}: expected values everywhere, got a masked one at {where}"
+                f" ({int(masked.sum())} such entries); fill them or leave their rows out"
+            )
+        return np.asarray(values.data)
+    array = np.asarray(values)
+    if array.dtype.kind == "V" and jnp.issubdtype(array.dtype, jnp.number):
+        wide = np.float32 if jnp.issubdtype(array.dtype, jnp.floating) else np.int8
+        return array.astype(wide)
+    return array
 
 
 def finite(name: str, X: np.ndarray) -> None:

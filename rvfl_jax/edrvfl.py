@@ -26,15 +26,18 @@ from rvfl_jax.in_hand import InHand, take
 from rvfl_jax.learner import (
     ENSEMBLES,
     check_batch,
+    check_design,
     check_inputs,
     combiner,
     describe,
     shared_programs,
+    some_rows,
 )
 from rvfl_jax.linalg import is_finite, matmul
 from rvfl_jax.network import (
     Activation,
     Initializer,
+    activation_name,
     features,
     init_weights,
     resolve_activation,
@@ -55,7 +58,7 @@ from rvfl_jax.strength import (
     resolve_strength,
     sigma_share,
 )
-from rvfl_jax.types import Array, FollowForm, Learner, StepInfo, StreamForm
+from rvfl_jax.types import Array, FollowForm, Learner, Name, StepInfo, StreamForm
 from rvfl_jax.words import in_brief
 
 SOLVERS = ("auto", "covariance", "information", "square_root")
@@ -81,6 +84,8 @@ class EdRVFLState(NamedTuple):
         root: (L, d, d) upper R with R^T R = eta_dagger^-1, for solver="square_root"; None
             for all others.
         prior: (L, d, m) the readout theta_0 that it began from, see `with_prior`; None for 0.
+        ridge: (L,) lambda of the learner, so that a state of another one is told.
+        activation: the name of the learner's, no array but part of the structure.
     """
 
     W: Array
@@ -94,6 +99,8 @@ class EdRVFLState(NamedTuple):
     ledger: Ledger
     root: Array | None = None
     prior: Array | None = None
+    ridge: Array | None = None
+    activation: Name | None = None
 
 
 @in_brief
@@ -182,7 +189,9 @@ def edrvfl(
         num_layers: L, sub-learners.
         num_nodes: N, hidden nodes of each.
         ridge: lambda > 0, a scalar or (L,); may be traced.
-        k: forward strength >= 0, a scalar or (L,), may be traced; or `adaptive_k(...)`.
+        k: forward strength >= 0, a scalar or (L,), may be traced; or `adaptive_k(...)`. With
+            k = 0 there is no forward term and what is announced tells nothing: `step` takes an
+            `X_next` so that one loop serves every k, and does the same without it.
         activation: "relu", "leaky_relu", "sigmoid", "tanh", "swish" or any callable.
         cold_start: "exact" makes Theorem 2 hold: with k = 0 the learner equals the offline
             expert at every t. "paper" follows the paper's footnote 2, which sets
@@ -231,6 +240,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
     if not forward:
         strength = ConstantK(0.0)
     g = resolve_activation(activation)
+    g_name = Name(activation_name(activation))
     combine_scores = combiner(ensemble)
     pick_solver = partial(_pick_solver, solver)
 
@@ -252,7 +262,18 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         root = None
         if solver == "square_root":
             root = jnp.sqrt(ridges)[:, None, None] * eye
-        return EdRVFLState(W, theta, eta_0, eta_0, theta, none, learned, own_key, ledger, root)
+        return EdRVFLState(
+            *(W, theta, eta_0, eta_0, theta, none, learned, own_key, ledger, root),
+            ridge=lax.stop_gradient(ridges),
+            activation=g_name,
+        )
+
+    def own_ridges(dtype: Any) -> Array:
+        return lax.stop_gradient(jnp.broadcast_to(jnp.asarray(ridge, dtype), (layers,)))
+
+    def check_own(state: EdRVFLState) -> None:
+        mine = {"num_layers": layers, "num_nodes": nodes, "activation": g_name}
+        check_design(mine, told_by(state))
 
     def begin(state: EdRVFLState, X: Any, weight: Any) -> Carry:
         batch = take(state.W, X, weight, g)
@@ -342,6 +363,8 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             ledger=carry.ledger,
             root=readout.root,
             prior=carry.prior,
+            ridge=own_ridges(carry.W.dtype),
+            activation=g_name,
         )
 
     def step(
@@ -353,18 +376,23 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         weight_t: Any = None,
         weight_next: Any = None,
     ) -> tuple[EdRVFLState, StepInfo]:
+        check_own(state)
         check_batch(state, X_t, Y_t, X_next, weight_t, weight_next)
-        if X_next is None:
-            X_next, weight_next = jnp.zeros((1, jnp.shape(X_t)[1])), jnp.zeros(1)
+        b = jnp.shape(X_t)[0]
+        X_t, Y_t, weight_t = some_rows(X_t, Y_t, weight_t)
+        X_next, _, weight_next = some_rows(X_t[:0] if X_next is None else X_next, None, weight_next)
         carry = begin(state, X_t, weight_t)
         idle = ~jnp.any(carry.batch.valid)
         carry, info = advance(carry, Y_t, X_next, weight_next)
         idle &= ~jnp.any(carry.batch.valid)
         # The round trip through a solver's carry may round; a step without rows may not.
-        kept = jax.tree.map(lambda new, old: jnp.where(idle, old, new), finish(carry), state)
-        return kept, info
+        before = state._replace(ridge=own_ridges(carry.W.dtype), activation=g_name)
+        kept = jax.tree.map(lambda new, old: jnp.where(idle, old, new), finish(carry), before)
+        guess, guess_scores = info.guess[:b], info.guess_scores[:, :b]
+        return kept, info._replace(guess=guess, guess_scores=guess_scores)
 
     def scores(state: EdRVFLState, X: Any) -> Array:
+        check_own(state)
         check_inputs(state, X)
         return matmul(features(state.W, jnp.asarray(X), g), state.theta)
 
@@ -415,6 +443,12 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             **({} if is_of_old(strength) else {"form": FORM}),
         ),
     )
+
+
+def told_by(state: Any) -> dict[str, Any]:
+    """What a state tells of the learner that it is of; activation is None where nobody said."""
+    layers, _, nodes = jnp.shape(state.W)
+    return {"num_layers": layers, "num_nodes": nodes, "activation": state.activation}
 
 
 def _prior_guess(D: Array, prior: Array | None) -> Array | None:

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import NumericalError, is_number, per_layer, shape
+from rvfl_jax.checks import NumericalError, check_ridge, is_number, per_layer, shape
 from rvfl_jax.in_hand import take
-from rvfl_jax.learner import check_inputs
+from rvfl_jax.learner import check_design, check_inputs
 from rvfl_jax.linalg import gram, is_finite, matmul, matmul_tn, scope_of, spd_inverse
-from rvfl_jax.network import Activation, resolve_activation
+from rvfl_jax.network import Activation, activation_name, resolve_activation
 from rvfl_jax.postponed import from_sums
 from rvfl_jax.types import Array
 
@@ -113,6 +113,8 @@ def merge_states(a: Any, b: Any, *, ridge: Any) -> Any:
         NumericalError: if the sums could not be factorised.
     """
     per_layer("ridge", ridge, len(a.theta), minimum=0.0, strict=True)
+    for state in (a, b):
+        check_ridge(state, ridge)
     if np.shape(a.W) != np.shape(b.W) or not np.array_equal(np.asarray(a.W), np.asarray(b.W)):
         raise ValueError(
             "b: expected the random weights W of a, got others; learners to be merged must be"
@@ -143,6 +145,8 @@ def unlearn_rows(
         ValueError: on shapes that do not fit.
         NumericalError: if what is left is no sum of rows, as when they were never learned.
     """
+    told = {"activation": getattr(state, "activation", None)}
+    check_design({"activation": activation_name(activation)}, told)
     check_inputs(state, X)
     shape("Y", Y, (np.shape(X)[0], state.theta.shape[-1]), "(n, num_classes)")
     weight = np.ones(np.shape(X)[0]) if weight is None else weight

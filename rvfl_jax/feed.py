@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.batches import Batches
-from rvfl_jax.checks import positive_int, real_matrix
+from rvfl_jax.checks import plain_array, positive_int, real_matrix
 from rvfl_jax.chunks import Chunk
 from rvfl_jax.label_map import LabelMap
 from rvfl_jax.labels import clean_labels
@@ -276,7 +276,8 @@ def _matrix_and_labels(t: int, pair: Any) -> tuple[np.ndarray, np.ndarray]:
     X = real_matrix(f"batch {t}", pair[0])
     y = pair[1]
     # Tensors of other libraries are arrays to NumPy, and not to a list.
-    labels = clean_labels(f"batch {t}", np.asarray(y) if hasattr(y, "__array__") else y)
+    y = plain_array(f"batch {t}", y) if hasattr(y, "__array__") else y
+    labels = clean_labels(f"batch {t}", y)
     if len(labels) != len(X):
         raise ValueError(f"batch {t}: expected {len(X)} labels, one a row, got {len(labels)}")
     return X, labels

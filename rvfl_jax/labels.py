@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from rvfl_jax.checks import plain_array
+
 
 def clean_labels(name: str, labels: Any, *, negative: bool = False) -> np.ndarray:
     """Labels as a 1-d array that can be compared and looked up safely.
@@ -20,7 +22,7 @@ def clean_labels(name: str, labels: Any, *, negative: bool = False) -> np.ndarra
     Raises:
         ValueError: naming the first label that cannot be one.
     """
-    array = labels if isinstance(labels, np.ndarray) else _as_array(labels)
+    array = plain_array(name, labels) if isinstance(labels, np.ndarray) else _as_array(labels)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected 1 dimension (rows,), got shape {array.shape}")
     if array.dtype.kind == "f":

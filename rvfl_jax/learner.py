@@ -1,6 +1,6 @@
 """Build a `Learner` out of a plain step, and the ensembles that turn scores into one guess."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial, wraps
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import is_traced, one_of, shape
+from rvfl_jax.checks import differences, is_traced, one_of, plain_array, shape
 from rvfl_jax.linalg import scope_of
 from rvfl_jax.portable import Origin
 from rvfl_jax.types import Array, Learner, Recipe, State, StepInfo, StreamForm
@@ -45,10 +45,21 @@ def combiner(kind: str) -> Callable[[Array], Array]:
 
 def mean_softmax(scores: Array) -> Array:
     """(n, m) mean over sub-learners of the softmax of (L, n, m) scores, as in eqs. (34)-(35)."""
+    check_scores(scores)
     return jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0)
 
 
+def check_scores(scores: Any) -> None:
+    """ValueError on scores without the axis of sub-learners, which would be averaged over rows."""
+    if np.ndim(scores) != 3:
+        raise ValueError(
+            "scores: expected shape (L, n, m), sub-learners first, got"
+            f" {np.shape(scores)}; scores[None] are those of one sub-learner"
+        )
+
+
 def _median_softmax(scores: Array) -> Array:
+    check_scores(scores)
     each = jax.nn.softmax(scores, axis=-1)
     middle = jnp.median(each, axis=0)
     total = jnp.sum(middle, axis=-1, keepdims=True)
@@ -153,8 +164,8 @@ def as_program(
 
     @wraps(function)
     def call(state: State, *args: Any, **kwargs: Any) -> Any:
-        # Lists would be taken for containers of scalars.
-        args = tuple(np.asarray(a) if isinstance(a, list | tuple) else a for a in args)
+        args = tuple(map(_plain_argument, args))
+        kwargs = {name: _plain_argument(value) for name, value in kwargs.items()}
         scope = scope_of(state.theta)
         with scope:
             result = program(state, *args, **kwargs)
@@ -162,6 +173,13 @@ def as_program(
             return for_people(result) if for_people and narrow else result
 
     return call
+
+
+def _plain_argument(value: Any) -> Any:
+    """Lists would be taken for containers of scalars, and a mask for nothing at all."""
+    if isinstance(value, np.ma.MaskedArray):
+        return plain_array("batch", value)
+    return np.asarray(value) if isinstance(value, list | tuple) else value
 
 
 def values(result: Any) -> Any:
@@ -192,6 +210,22 @@ def check_batch(
     shape("X_next", X_next, (None, s), "(b_next, num_features)")
     if weight_next is not None:
         shape("weight_next", weight_next, (np.shape(X_next)[0],), "(b_next,)")
+
+
+def check_design(expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+    """ValueError that lists in what a state is one of another learner; None is not known."""
+    known = {name: value for name, value in got.items() if value is not None}
+    faults = differences({name: expected[name] for name in known}, known)
+    if faults:
+        raise ValueError(f"state: expected one of this learner, got another: {'; '.join(faults)}")
+
+
+def some_rows(X: Any, Y: Any, weight: Any) -> tuple[Any, Any, Any]:
+    """A batch as it is; one row of weight 0 for a batch without rows, which is learned alike."""
+    if np.shape(X)[0]:
+        return X, Y, weight
+    X = jnp.zeros((1, *np.shape(X)[1:]))
+    return X, None if Y is None else jnp.zeros((1, *np.shape(Y)[1:])), jnp.zeros(1)
 
 
 def check_inputs(state: State, X: Any) -> None:

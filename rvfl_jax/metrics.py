@@ -5,14 +5,15 @@ R[q, j] is the accuracy on the test set of task j after learning task q, both co
 stream as well. Equation numbers are the paper's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import rel_entr
 
-from rvfl_jax.learner import mean_softmax
+from rvfl_jax.checks import shape
+from rvfl_jax.learner import check_scores, mean_softmax
 from rvfl_jax.types import Array
 
 PROTOCOLS = ("class_incremental", "seen", "task_aware", "task_id")
@@ -24,7 +25,15 @@ def accuracy_matrix(R: Any) -> np.ndarray:
     Raises:
         ValueError: if there are more or fewer than Q entries in a full row.
     """
+    if isinstance(R, Mapping):
+        told = f"R[{next(iter(R))!r}]" if R else "a run with a test set and task ends, whose R has"
+        raise ValueError(
+            f"R: expected the matrix of one protocol, such as {told}, got"
+            f" {f'those of {len(R)} protocols' if R else 'none'}"
+        )
     rows = [np.asarray(row, dtype=float) for row in R]
+    if not rows:
+        raise ValueError("R: expected at least one task, got none")
     Q = len(rows)
     full = np.full((Q, Q), np.nan)
     for q, row in enumerate(rows):
@@ -168,7 +177,14 @@ def regret(scores: Array, targets: Array) -> Array:
     Returns:
         Scalar.
     """
+    check_targets(scores, targets)
     return squared_loss(mean_softmax(scores), targets)
+
+
+def check_targets(scores: Any, targets: Any) -> None:
+    """ValueError unless scores are (L, n, m) and targets (n, m)."""
+    check_scores(scores)
+    shape("targets", targets, np.shape(scores)[1:], "(n, m) of the scores")
 
 
 def kl(scores: Array, targets: Array) -> Array:
@@ -183,6 +199,7 @@ def kl(scores: Array, targets: Array) -> Array:
     Returns:
         Scalar.
     """
+    check_targets(scores, targets)
     return kl_divergence(targets, mean_softmax(scores))
 
 
@@ -197,6 +214,8 @@ def excess_loss(scores: Array, expert_scores: Array, targets: Array) -> Array:
     Returns:
         Scalar; below 0 where the learner does better on these rows.
     """
+    for name, given in (("scores", scores), ("expert_scores", expert_scores)):
+        shape(name, given, np.shape(targets), "(n, m), mean over sub-learners")
     return squared_loss(scores, targets) - squared_loss(expert_scores, targets)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from rvfl_jax.checks import one_of, shape
+from rvfl_jax.checks import one_of, prng_key, shape
 from rvfl_jax.linalg import matmul
 from rvfl_jax.types import Array
 
@@ -49,6 +49,17 @@ def resolve_activation(activation: str | Activation) -> Activation:
     if callable(activation):
         return activation
     return ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
+
+
+def activation_name(activation: str | Activation) -> str:
+    """The name in `ACTIVATIONS`, or that of a function of one's own."""
+    if isinstance(activation, str):
+        return activation
+    for name, known in ACTIVATIONS.items():
+        if known is activation:
+            return name
+    called = getattr(activation, "__qualname__", type(activation).__qualname__)
+    return f"{getattr(activation, '__module__', '')}.{called}"
 
 
 def resolve_weight_init(weight_init: str | Initializer) -> Initializer:
@@ -88,6 +99,7 @@ def init_weights(
     Returns:
         (L, N + s, N).
     """
+    prng_key("key", key)
     draw = resolve_weight_init(weight_init)
     first, *later = jax.random.split(key, num_layers)
     W_1 = draw(first, (num_features, num_nodes), jnp.float32)

@@ -22,6 +22,7 @@ from rvfl_jax.learner import (
     describe,
     plain_learner,
     shared_programs,
+    some_rows,
 )
 from rvfl_jax.linalg import cho_solve, cholesky, gram, is_finite, matmul
 from rvfl_jax.network import (
@@ -274,6 +275,8 @@ def _without_memory(options: Options, ridge: Any) -> Learner:
         weight_next: Any = None,
     ) -> tuple[ReadoutState, StepInfo]:
         check_batch(state, X_t, Y_t, X_next, weight_t, weight_next)
+        b = jnp.shape(X_t)[0]
+        X_t, Y_t, weight_t = some_rows(X_t, Y_t, weight_t)
         dtype = state.theta.dtype
         weight = jnp.ones(len(X_t), dtype) if weight_t is None else jnp.asarray(weight_t, dtype)
         X = jnp.where((weight > 0)[:, None], jnp.asarray(X_t, dtype), 0.0)
@@ -288,9 +291,9 @@ def _without_memory(options: Options, ridge: Any) -> Learner:
         theta = jnp.where(healthy[:, None, None] & rows, theta, state.theta)
         none = jnp.zeros(layers, dtype)
         unknown = jnp.full(layers, jnp.nan, dtype)
-        info = StepInfo(
-            combine_scores(guess_scores), guess_scores, none, none, none, healthy, unknown, unknown
-        )
+        guess = combine_scores(guess_scores)[:b]
+        told = (none, none, none, healthy, unknown, unknown)
+        info = StepInfo(guess, guess_scores[:, :b], *told)
         return state._replace(theta=theta), info
 
     name = "fine_tuned_edrvfl" if keep else "non_incremental_edrvfl"

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.checks import positive_int
-from rvfl_jax.run_inputs import capacity_of
+from rvfl_jax.checks import positive_int, prng_key
+from rvfl_jax.run_inputs import capacity_of, check_learner
 from rvfl_jax.types import Array, Learner, Stream
 
 
@@ -94,6 +94,8 @@ def _losses_and_rows(
     num_classes: int | None,
     checkpoint: bool | int,
 ) -> tuple[Array, Array]:
+    check_learner(learner)
+    prng_key("key", key)
     m = capacity_of(num_classes, stream.classes)
     X, weight = jnp.asarray(stream.X), jnp.asarray(stream.weight)
     T = X.shape[0]

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import is_number, per_layer
+from rvfl_jax.checks import check_ridge, is_number, per_layer
 from rvfl_jax.linalg import matmul, scope_of, spd_inverse
 from rvfl_jax.postponed import from_sums
 from rvfl_jax.types import Array
@@ -52,6 +52,7 @@ def generalised_cross_validation(
     if not is_number(num_rows) or num_rows <= 0:
         raise ValueError(f"num_rows: expected a number above 0, got {num_rows!r}")
     per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
+    check_ridge(state, ridge)
     ridges = np.broadcast_to(np.asarray(ridge, dtype=float), (layers,))
     eta = np.asarray(state.eta_dagger, dtype=float)
     theta = np.asarray(state.theta_ridge, dtype=float)
@@ -91,10 +92,14 @@ def with_ridge(state: Any, new: Any, *, ridge: Any) -> Any:
     layers = len(state.theta)
     for name, value in (("new", new), ("ridge", ridge)):
         per_layer(name, value, layers, minimum=0.0, strict=True)
+    check_ridge(state, ridge)
     with scope_of(state.theta):
         dtype = state.theta.dtype
         step = jnp.broadcast_to(jnp.asarray(new, dtype) - jnp.asarray(ridge, dtype), (layers,))
-        return _shifted(state, step)
+        shifted = _shifted(state, step)
+        # A state of before tells no lambda.
+        told = jnp.broadcast_to(jnp.asarray(new, dtype), (layers,))
+        return shifted._replace(ridge=None if state.ridge is None else told)
 
 
 @jax.jit

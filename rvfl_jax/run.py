@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rvfl_jax.batches import Batches
-from rvfl_jax.checks import NumericalError, one_of, positive_int
+from rvfl_jax.checks import NumericalError, one_of, positive_int, prng_key
 from rvfl_jax.chunks import Keeping, run_chunks, windows
 from rvfl_jax.devices import LAYOUTS, as_auto, fetch, on_devices, place_batches
 from rvfl_jax.evaluation import Examined, columns_met, worth_following
@@ -28,8 +28,10 @@ from rvfl_jax.run_feed import run_feed
 from rvfl_jax.run_inputs import (
     announce,
     capacity_of,
+    check_batches,
     check_expert,
     check_features,
+    check_learner,
     check_state,
     columns_known,
     encode_test,
@@ -70,6 +72,8 @@ def offline_scores(
     Raises:
         ValueError: if the method has no offline counterpart, or on unusable data.
     """
+    check_learner(learner)
+    prng_key("key", key)
     if learner.fit_offline is None:
         raise ValueError("learner: expected one with fit_offline, got one without")
     check_stream(stream)
@@ -173,8 +177,9 @@ def run_stream(
         NumericalError: if a factorisation failed or a value overflowed.
         OSError: if the checkpoint cannot be written; the one before is left.
     """
-    if on_failure not in ("raise", "return"):
-        raise ValueError(f"on_failure: expected raise or return, got {on_failure!r}")
+    check_learner(learner)
+    prng_key("key", key)
+    one_of("on_failure", on_failure, ("raise", "return"))
     one_of("layout", layout, LAYOUTS)
     size = None if chunk_size is None else positive_int("chunk_size", chunk_size)
     when: Any = evaluate
@@ -195,6 +200,8 @@ def run_stream(
         "chunk_size": size,
         "keeping": keeping,
     }
+    if not isinstance(stream, Stream):
+        check_batches(stream)
     if isinstance(stream, Stream):
         if classes is not None or batch_size is not None:
             raise ValueError(
@@ -202,10 +209,6 @@ def run_stream(
                 " Stream, which has its own"
             )
         run = _run_in_memory(learner, stream, guesses=guesses, mesh=mesh, layout=layout, **options)
-    elif not isinstance(stream, Iterable):
-        raise ValueError(
-            f"stream: expected a Stream or an iterable of (X, y), got {type(stream).__name__}"
-        )
     elif not guesses or mesh is not None:
         raise ValueError(
             "stream: expected one in memory beside guesses=False or a mesh,"
@@ -245,7 +248,7 @@ def _run_in_memory(
     encoded = None if test is None else encode_test(test, stream.classes, s)
     check_expert(expert, encoded, m)
     if state is not None:
-        check_state(state, s, m)
+        check_state(learner, state, s, m)
     if mesh is not None:
         mesh = _check_mesh(mesh, chunk_size, keeping)
     if keeping.checkpoint is not None and not guesses:

@@ -114,7 +114,7 @@ def _run(
     if isinstance(expert, str):
         expert = None
     if state is not None:
-        check_state(state, s, m)
+        check_state(learner, state, s, m)
     upcoming = None
     if lookahead is not None:
         upcoming = check_features("lookahead", lookahead, s)

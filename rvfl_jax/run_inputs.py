@@ -1,6 +1,6 @@
 """What `run_stream` is given, checked on the host and brought into the scan's terms."""
 
-from collections.abc import Sized
+from collections.abc import Iterable, Mapping, Sized
 from functools import partial
 from typing import Any
 
@@ -10,12 +10,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rvfl_jax.batches import Batches
-from rvfl_jax.checks import positive_int, real_matrix
+from rvfl_jax.checks import differences, is_traced, positive_int, real_matrix
 from rvfl_jax.devices import check_width, fetch, init_over_mesh, place_state
 from rvfl_jax.evaluation import Examined
 from rvfl_jax.labels import to_columns
 from rvfl_jax.scan import init_state
-from rvfl_jax.types import Array, Learner, State
+from rvfl_jax.types import Array, Learner, Run, State
 
 SCHEDULES = ("batch", "task", "never")
 
@@ -84,14 +84,84 @@ def check_expert(expert: Any, test: tuple[np.ndarray, np.ndarray] | None, m: int
             raise ValueError(f"expert: expected shape (L, {n}, {m}), got {np.shape(expert)}")
 
 
-def check_state(state: Any, num_features: int, num_classes: int) -> None:
-    """ValueError on a state of other shapes."""
-    fits = state.W.shape[1] - state.W.shape[2], state.theta.shape[-1]
-    if fits != (num_features, num_classes):
+def check_learner(learner: Any) -> None:
+    """ValueError on what is no learner."""
+    if not isinstance(learner, Learner):
         raise ValueError(
-            f"state: expected one for {num_features} features and {num_classes} classes,"
-            f" got one for {fits[0]} and {fits[1]}"
+            f"learner: expected a Learner, such as edrvfl(...) gives, got {type(learner).__name__}"
         )
+
+
+def check_batches(stream: Any) -> None:
+    """ValueError on what is no iterable of batches, though it could be mistaken for one."""
+    how = (
+        "class_incremental_stream(X, y, num_tasks=..., num_batches=..., seed=...) cuts rows into a"
+        " stream, and [(X, y)] is one of a single batch"
+    )
+    pair = isinstance(stream, tuple | list) and len(stream) == 2
+    if pair and [getattr(part, "ndim", 0) for part in stream] == [2, 1]:
+        raise ValueError(f"stream: expected batches (X, y), got one pair of arrays; {how}")
+    if hasattr(stream, "shape") or isinstance(stream, Mapping | str | bytes):
+        raise ValueError(f"stream: expected batches (X, y), got {type(stream).__name__}; {how}")
+    if not isinstance(stream, Iterable):
+        raise ValueError(
+            f"stream: expected a Stream or an iterable of (X, y), got {type(stream).__name__}"
+        )
+
+
+def check_state(learner: Learner, state: Any, num_features: int, num_classes: int) -> None:
+    """ValueError that lists in what a state is not one of this learner and stream."""
+    expected = jax.eval_shape(
+        lambda key: learner.init(key, num_features, num_classes), jax.random.key(0)
+    )
+    if type(state) is not type(expected):
+        more = "; `run.state` is one" if isinstance(state, Run) else ""
+        raise ValueError(
+            f"state: expected {type(expected).__name__}, got {type(state).__name__}{more}"
+        )
+    told = [_told_by(each) for each in (expected, state)]
+    if None in (told[0].get("activation"), told[1].get("activation")):
+        told = [{n: v for n, v in each.items() if n != "activation"} for each in told]
+    faults = differences(*told) or _misshapen(expected, state)
+    faults += _other_ridge(learner, state)
+    if faults:
+        raise ValueError(
+            f"state: expected one of this learner and stream, got another: {'; '.join(faults)}"
+        )
+
+
+def _told_by(state: Any) -> dict[str, Any]:
+    if not hasattr(state, "W") or not hasattr(state, "theta"):
+        return {}
+    layers, width, nodes = state.W.shape
+    told = {"num_layers": layers, "num_nodes": nodes, "features": width - nodes}
+    activation = getattr(state, "activation", None)
+    return told | {"classes": state.theta.shape[-1], "activation": activation}
+
+
+def _misshapen(expected: Any, state: Any) -> list[str]:
+    """Arrays that are not there, or of another shape."""
+    paths = jax.tree_util.tree_leaves_with_path
+    got = {jax.tree_util.keystr(path): leaf.shape for path, leaf in paths(state)}
+    return [
+        f"{name[1:]}: expected shape {leaf.shape}, got {got.get(name, 'none')}"
+        for name, leaf in ((jax.tree_util.keystr(path), leaf) for path, leaf in paths(expected))
+        # States of before had no lambda.
+        if name != ".ridge" and got.get(name) != leaf.shape
+    ]
+
+
+def _other_ridge(learner: Learner, state: Any) -> list[str]:
+    """lambda, where both the learner and the state tell."""
+    numbers = learner.origin.args[-1] if learner.origin and learner.origin.args else None
+    mine, theirs = getattr(numbers, "ridge", None), getattr(state, "ridge", None)
+    if mine is None or theirs is None or is_traced(mine) or is_traced(theirs):
+        return []
+    theirs = fetch(theirs)
+    # As near as single precision tells.
+    if np.shape(mine) not in ((), theirs.shape) or np.allclose(mine, theirs, rtol=1e-6, atol=0):
+        return []
+    return [f"ridge: expected {np.asarray(mine).tolist()}, got {theirs.tolist()}"]
 
 
 def columns_known(state: Any) -> int:
@@ -104,6 +174,12 @@ def encode_test(
     test: tuple[Any, Any], classes: np.ndarray, num_features: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The test set as rows and columns."""
+    pair = isinstance(test, tuple | list) and len(test) == 2
+    if not pair:
+        raise ValueError(
+            f"test: expected a pair (X, y), got {type(test).__name__}"
+            + (f" of {len(test)}" if hasattr(test, "__len__") else "")
+        )
     X = check_features("test X", test[0], num_features)
     y = to_columns("test y", test[1], classes)
     if len(y) != len(X):

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checks import finite, is_number, one_of, positive_int, real_matrix
+from rvfl_jax.checks import (
+    finite,
+    is_number,
+    one_of,
+    plain_array,
+    positive_int,
+    real_matrix,
+)
 from rvfl_jax.labels import classes_in_order, clean_labels, to_columns
 from rvfl_jax.types import Stream
 
@@ -130,7 +137,14 @@ def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def check_stream(stream: Stream) -> None:
     """ValueError if the stream's arrays do not fit together or hold what cannot be learned."""
-    X, y, weight = (np.asarray(a) for a in (stream.X, stream.y, stream.weight))
+    if not isinstance(stream, Stream):
+        raise ValueError(
+            "stream: expected a Stream, such as class_incremental_stream gives, got"
+            f" {type(stream).__name__}"
+        )
+    X, y, weight = (
+        plain_array(f"stream.{name}", getattr(stream, name)) for name in ("X", "y", "weight")
+    )
     if X.ndim != 3 or 0 in X.shape:
         raise ValueError(f"stream.X: expected non-empty (T, b, num_features), got {X.shape}")
     for name, array in (("y", y), ("weight", weight)):

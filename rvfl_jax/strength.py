@@ -109,6 +109,10 @@ def resolve_strength(k: Strength | Array | float, num_layers: int) -> Strength:
         per_layer("kappa", k.kappa, num_layers, minimum=0.0, strict=False)
         per_layer("sigma", k.sigma, num_layers, minimum=0.0, strict=False)
         return k
+    if isinstance(k, str) or callable(k) or k is None:
+        raise ValueError(
+            f"k: expected a number of at least 0, one a layer, or adaptive_k(...), got {k!r}"
+        )
     value = k.k if isinstance(k, ConstantK) else k
     return ConstantK(per_layer("k", value, num_layers, minimum=0.0, strict=False))
 

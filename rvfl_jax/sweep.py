@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rvfl_jax.batches import Batches
-from rvfl_jax.checks import positive_int
+from rvfl_jax.checks import positive_int, prng_key
 from rvfl_jax.evaluation import columns_met
 from rvfl_jax.grid import Axis, axes_of, programs
 from rvfl_jax.linalg import precision_scope
@@ -83,6 +83,14 @@ def sweep(
     Raises:
         ValueError: on unusable input or values out of range, before anything is compiled.
     """
+    prng_key("key", key)
+    if not callable(make_learner):
+        raise ValueError(
+            "make_learner: expected a function that makes a learner of a point, got"
+            f" {type(make_learner).__name__}"
+        )
+    if not isinstance(stream, Sequence):
+        raise ValueError(f"stream: expected a Stream or several, got {type(stream).__name__}")
     several = not isinstance(stream, Stream)
     streams: list[Stream] = [stream] if isinstance(stream, Stream) else list(stream)
     _check_streams(streams)

@@ -57,6 +57,11 @@ class StepInfo(NamedTuple):
     condition: Array
 
 
+@jax.tree_util.register_static
+class Name(str):
+    """A word that JAX takes for structure."""
+
+
 @in_brief
 class PostponedForm(NamedTuple):
     """How a learner adds up batches and decides only when asked.

@@ -1,6 +1,8 @@
 """The learner against dense references at every t, and what it must leave alone."""
 
 import functools
+from decimal import Decimal
+from fractions import Fraction
 from itertools import pairwise
 
 import jax
@@ -567,11 +569,78 @@ GOOD = dict(num_layers=2, num_nodes=4, ridge=1.0, k=1.0)
         (dict(solver="lu"), "solver"),
         (dict(weight_init="zeros"), "weight_init"),
         (dict(ensemble="max"), "ensemble"),
+        (dict(ridge="1"), "ridge: expected a number or one a layer, got '1'"),
+        (dict(ridge=True), "ridge: expected a number or one a layer, got True"),
+        (dict(ridge=["1", "2"]), "ridge: expected a number"),
+        (dict(ridge=[True, 1.0]), "ridge: expected a number"),
+        (dict(ridge=None), "ridge: expected a number or one a layer, got None"),
+        (dict(ridge=1j), "ridge: expected a number"),
+        (dict(k=True), "k: expected a number or one a layer, got True"),
+        (dict(k=np.bool_(True)), "k: expected a number"),
+        (dict(k=np.array([True, False])), "k: expected a number"),
+        (dict(k="bayes"), r"k: expected .*, one a layer, or adaptive_k\(...\), got 'bayes'"),
+        (dict(k=None), r"or adaptive_k\(...\), got None"),
+        (dict(k=rvfl_jax.adaptive_k), r"or adaptive_k\(...\), got <function"),
+        (dict(weight_scale="1"), "weight_scale: expected a number"),
+        (dict(num_nodes="8"), "num_nodes: expected an integer"),
     ],
 )
 def test_bad_configuration(change, message):
     with pytest.raises(ValueError, match=message):
         rvfl_jax.edrvfl(**{**GOOD, **change})
+
+
+def test_numbers_of_every_kind_are_numbers():
+    whole = rvfl_jax.edrvfl(**GOOD)
+    kinds = [1, np.float32(1), np.int8(1), np.ones(()), jnp.ones(()), Fraction(1), Decimal(1)]
+    for one in [*kinds, jnp.ones((), jnp.bfloat16)]:
+        assert rvfl_jax.edrvfl(**{**GOOD, "ridge": one}) == whole
+    each = rvfl_jax.edrvfl(**{**GOOD, "ridge": np.ones(2)})
+    assert rvfl_jax.edrvfl(**{**GOOD, "ridge": (1, np.float64(1))}) == each
+
+
+@pytest.mark.parametrize("announced", ["none", "no rows", "rows"])
+@pytest.mark.parametrize("solver", [*EVERY_SOLVER, "auto", "fine tuned"])
+def test_a_batch_without_rows_leaves_the_state_as_it_is(solver, announced):
+    learner = rvfl_jax.fine_tuned_edrvfl(num_layers=1, num_nodes=9, ridge=LAMBDA)
+    if solver != "fine tuned":
+        learner = make(1.0, solver=solver)
+    X, Y = np.random.default_rng(0).normal(size=(5, 6)), np.eye(4)[[0, 1, 2, 3, 0]]
+    state = learner.init(jax.random.key(0), 6, 4)
+    state, _ = learner.step(state, X, Y)
+    X_next = {"none": None, "no rows": X[:0], "rows": X + 1}[announced]
+    after, info = learner.step(state, X[:0], Y[:0], X_next, weight_t=np.ones(0))
+    assert info.guess.shape == (0, 4)
+    assert info.guess_scores.shape == (1, 0, 4)
+    assert np.all(info.healthy)
+    if announced == "rows" and solver != "fine tuned":
+        assert not np.array_equal(after.theta, state.theta), "its forward term is in"
+        return
+    for name, before in state._asdict().items():
+        if isinstance(before, jax.Array):
+            np.testing.assert_array_equal(getattr(after, name), before, err_msg=name)
+    # As if it had not been announced at all.
+    one, other = (learner.step(s, X, Y, X[:0])[0].theta for s in (state, after))
+    np.testing.assert_array_equal(one, other)
+    assert learner.predict(state, X[:0]).shape == (0, 4)
+
+
+def test_what_is_masked_is_no_number():
+    learner = make(0.0)
+    state = learner.init(jax.random.key(0), 6, 4)
+    X, Y = np.ma.array(np.ones((2, 6))), np.eye(4)[:2]
+    plain, _ = learner.step(state, X, Y)
+    np.testing.assert_array_equal(plain.theta, learner.step(state, X.data, Y)[0].theta)
+    X[1, 2] = np.ma.masked
+    message = r"batch: expected values everywhere, got a masked one at \(1, 2\) \(1 such"
+    for call in (
+        lambda: learner.step(state, X, Y),
+        lambda: learner.step(state, X.data, Y, X),
+        lambda: learner.step(state, X.data, Y, X_next=X),
+        lambda: learner.predict(state, X),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from rvfl_jax import metrics
+from rvfl_jax.learner import combiner
 from tests import paper, tolerances
 
 R = [[0.9, 0.1, 0.0], [0.6, 0.8, 0.2], [0.5, 0.7, 0.9]]
@@ -135,3 +136,29 @@ def test_kl_divergence():
         metrics.kl_divergence(p, q), 0.5 * np.log(2) / 2, rtol=tolerances.FORMULA
     )
     assert float(metrics.kl_divergence(q, q)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda R, F, Y: metrics.average_accuracy({"seen": R, "task_id": R}),
+            r"R: expected the matrix of one protocol, such as R\['seen'\], got those of 2",
+        ),
+        (lambda R, F, Y: metrics.backward_transfer({}), "R: .* a run with a test set .*, got none"),
+        (lambda R, F, Y: metrics.average_accuracy([]), "R: expected at least one task, got none"),
+        (
+            lambda R, F, Y: metrics.regret(F[0], Y),
+            r"scores: expected shape \(L, n, m\), sub-learners first, got \(5, 3\); scores\[None\]",
+        ),
+        (lambda R, F, Y: metrics.kl(F[0], Y), r"scores: expected shape \(L, n, m\)"),
+        (lambda R, F, Y: metrics.kl(F, Y[:4]), r"targets: expected shape \(5, 3\)"),
+        (lambda R, F, Y: metrics.regret(F, Y.argmax(1)), r"targets: expected shape \(5, 3\)"),
+        (lambda R, F, Y: metrics.excess_loss(F, F[0], Y), r"scores: expected shape \(5, 3\)"),
+        (lambda R, F, Y: combiner("mean")(F[0]), r"scores: expected shape \(L, n, m\)"),
+        (lambda R, F, Y: combiner("median")(F[0]), r"scores: expected shape \(L, n, m\)"),
+    ],
+)
+def test_what_is_easily_mistaken_is_told(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(np.eye(2), np.zeros((2, 5, 3)), np.eye(3)[[0, 1, 2, 0, 1]])

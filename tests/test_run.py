@@ -367,7 +367,7 @@ X_TEST, Y_TEST = held_out()
         (dict(expert=np.zeros((2, 5, 4))), r"expert: expected shape \(L, 60, 4\)"),
         (dict(lookahead=np.zeros((5, 7))), "lookahead: expected at most"),
         (dict(lookahead=np.zeros((50, 6))), "lookahead"),
-        (dict(on_failure="ignore"), "on_failure: expected raise or return"),
+        (dict(on_failure="ignore"), "on_failure: expected one of raise, return"),
     ],
 )
 def test_bad_input(change, message):
@@ -410,11 +410,166 @@ def test_a_single_precision_state_goes_on_in_the_precision_of_the_run(stream):
     assert references.relative_error(run.state.theta, fresh.state.theta) <= tolerances.CLOSED_FORM
 
 
-@pytest.mark.parametrize(("features", "classes"), [(5, 4), (6, 3)])
-def test_a_state_of_other_shape_is_an_error(stream, features, classes):
-    state = make().init(KEY, features, classes)
-    with pytest.raises(ValueError, match="state: expected one for 6 features and 4 classes"):
-        rvfl_jax.run_stream(make(), stream, key=KEY, state=state)
+OTHER_LEARNERS = [
+    (make(), (5, 4), ["features: expected 6, got 5"]),
+    (make(), (6, 3), ["classes: expected 4, got 3"]),
+    (make(num_layers=3), (6, 4), ["num_layers: expected 2, got 3"]),
+    (make(num_nodes=7), (6, 4), ["num_nodes: expected 8, got 7"]),
+    (make(activation="tanh"), (6, 4), ["activation: expected 'relu', got 'tanh'"]),
+    (make(ridge=0.25), (6, 4), ["ridge: expected 0.5, got [0.25, 0.25]"]),
+    (make(ridge=[0.5, 0.6]), (6, 4), ["ridge: expected 0.5, got [0.5, 0.6"]),
+    (
+        make(num_layers=1, num_nodes=9, activation=jax.numpy.sin, ridge=3.0),
+        (5, 3),
+        ["num_layers", "num_nodes", "features", "classes", "activation", "ridge: expected 0.5"],
+    ),
+    (
+        rvfl_jax.fine_tuned_edrvfl(num_layers=2, num_nodes=8, ridge=0.5),
+        (6, 4),
+        ["state: expected EdRVFLState, got ReadoutState"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("other", "sizes", "faults"), OTHER_LEARNERS)
+def test_a_state_of_another_learner_is_an_error_that_lists_what_differs(
+    stream, other, sizes, faults
+):
+    state = other.init(KEY, *sizes)
+    batches = zip(stream.X, stream.y, strict=True)
+    for source, options in ((stream, {}), (batches, {"classes": range(4)})):
+        with pytest.raises(ValueError, match="state: expected") as told:
+            rvfl_jax.run_stream(make(), source, key=KEY, state=state, **options)
+        assert all(fault in str(told.value) for fault in faults), told.value
+
+
+def test_states_of_other_solvers_and_strengths_are_no_other_learners(stream):
+    state = rvfl_jax.run_stream(make(), stream, key=KEY).state
+    assert state.activation == "relu"
+    np.testing.assert_array_equal(state.ridge, 0.5)
+    rvfl_jax.run_stream(make(0.0, activation=jax.nn.relu), stream, key=KEY, state=state)
+    # Written before states told their lambda and activation.
+    old = state._replace(ridge=None, activation=None)
+    again = rvfl_jax.run_stream(make(), stream, key=KEY, state=old).state
+    assert again.activation == "relu"
+    for learner, message in (
+        (make(solver="square_root"), r"root: expected shape \(2, 14, 14\), got none"),
+        (make(rvfl_jax.adaptive_k(estimator="random_variance")), "key: expected shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rvfl_jax.run_stream(learner, stream, key=KEY, state=state)
+    with pytest.raises(ValueError, match=r"got Run; `run.state` is one"):
+        rvfl_jax.run_stream(make(), stream, key=KEY, state=rvfl_jax.Run(state, None))
+
+
+def test_a_step_and_an_answer_are_of_the_state_of_their_learner(stream):
+    Y = rvfl_jax.one_hot(stream.y[0], 4)
+    for change, message in (
+        ({"num_layers": 3}, "num_layers: expected 3, got 2"),
+        ({"activation": "tanh"}, "activation: expected 'tanh', got 'relu'"),
+        ({"num_nodes": 7}, "num_nodes: expected 7, got 8"),
+    ):
+        state, other = make().init(KEY, 6, 4), make(**change)
+        with pytest.raises(ValueError, match=message):
+            other.step(state, stream.X[0], Y, stream.X[1])
+        with pytest.raises(ValueError, match=message):
+            other.scores(state, stream.X[0])
+        with pytest.raises(ValueError, match=message):
+            other.predict(state, stream.X[0])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: {"key": 0}, r"key: expected one PRNG key such as jax.random.key\(0\), got 0"),
+        (lambda s: {"key": jax.random.split(KEY, 3)}, r"key: .*, got an array of shape \(3,\)"),
+        (lambda s: {"key": None}, "key: expected one PRNG key .*, got None"),
+        (lambda s: {"learner": s}, "learner: expected a Learner, such as edrvfl"),
+        (lambda s: {"learner": rvfl_jax.EdRVFLClassifier()}, "got EdRVFLClassifier"),
+        (lambda s: {"stream": blobs(9)}, "got one pair of arrays; class_incremental_stream"),
+        (lambda s: {"stream": list(blobs(9))}, "got one pair of arrays; class_incremental_stream"),
+        (lambda s: {"stream": blobs(9)[0]}, "got ndarray; class_incremental_stream"),
+        (lambda s: {"stream": {"X": s.X}}, "got dict; class_incremental_stream"),
+        (lambda s: {"stream": "digits"}, "got str; class_incremental_stream"),
+        (lambda s: {"stream": 3}, "an iterable of .*, got int"),
+        (lambda s: {"test": blobs(9)[0]}, r"test: expected a pair \(X, y\), got ndarray of 9"),
+        (lambda s: {"test": (blobs(9)[0],)}, r"test: expected a pair .*, got tuple of 1"),
+    ],
+)
+def test_what_is_easily_mistaken_is_told_with_a_remedy(stream, call, message):
+    arguments = {"learner": make(), "stream": stream, "key": KEY} | call(stream)
+    with pytest.raises(ValueError, match=message):
+        rvfl_jax.run_stream(**arguments)
+
+
+def test_bfloat16_means_the_same_in_a_stream(stream):
+    narrow = jax.numpy.asarray(stream.X, jax.numpy.bfloat16)
+    wide = stream._replace(X=np.asarray(narrow, np.float32))
+    want = rvfl_jax.run_stream(make(), wide, key=KEY).state.theta
+    whole = stream._replace(X=np.asarray(narrow))
+    np.testing.assert_array_equal(rvfl_jax.run_stream(make(), whole, key=KEY).state.theta, want)
+    bad = stream._replace(X=np.asarray(narrow.at[2, 0, 1].set(np.nan)))
+    with pytest.raises(ValueError, match=r"stream.X: expected finite numbers, got nan at \(2, 0"):
+        rvfl_jax.run_stream(make(), bad, key=KEY)
+
+
+def test_masked_values_of_a_stream_are_told_with_their_place(stream):
+    masked = np.ma.array(stream.X)
+    masked[3, 0, 1] = np.ma.masked
+    with pytest.raises(ValueError, match=r"stream.X: .* masked one at \(3, 0, 1\)"):
+        rvfl_jax.run_stream(make(), stream._replace(X=masked), key=KEY)
+    batches = zip(masked, stream.y, strict=True)
+    with pytest.raises(ValueError, match=r"batch 3: .* masked one at \(0, 1\)"):
+        rvfl_jax.run_stream(make(), batches, key=KEY, classes=range(4))
+    labels = np.ma.array(stream.y[0], mask=stream.y[0] == stream.y[0][0])
+    with pytest.raises(ValueError, match=r"batch 0: .* masked one at \(0,\)"):
+        rvfl_jax.run_stream(make(), [(stream.X[0], labels)], key=KEY, classes=range(4))
+
+
+def test_one_pair_in_a_list_is_a_stream_of_one_batch():
+    X, y = blobs(9)
+    run = rvfl_jax.run_stream(make(), [(X, y)], key=KEY, num_classes=4)
+    assert run.history.rows.tolist() == [9]
+
+
+def test_every_function_with_a_key_says_what_a_key_is(stream):
+    def maker(k):
+        return make(k)
+
+    for call in (
+        lambda: make().init(0, 6, 4),
+        lambda: rvfl_jax.init_weights(0, num_layers=1, num_features=3, num_nodes=2),
+        lambda: rvfl_jax.offline_scores(make(), stream, blobs(9)[0], key=0),
+        lambda: rvfl_jax.prequential_loss(make(), stream, key=0),
+        lambda: rvfl_jax.sweep(maker, stream, {"k": [0.0]}, key=0),
+    ):
+        with pytest.raises(ValueError, match=r"key: expected one PRNG key such as .*, got 0"):
+            call()
+    raw = jax.random.PRNGKey(0)
+    np.testing.assert_array_equal(make().init(raw, 6, 4).W, make().init(KEY, 6, 4).W)
+
+
+def test_accuracies_that_a_run_has_not_say_why(stream):
+    history = rvfl_jax.run_stream(make(), stream, key=KEY).history
+    for curves in (history.R, history.accuracy, history.task_accuracy):
+        assert dict(curves) == {}
+        with pytest.raises(KeyError, match=r"class_incremental: the run has none.*test=\(X, y\)"):
+            curves["class_incremental"]
+    some = type(history.R)({"seen": np.eye(2)})
+    with pytest.raises(KeyError, match="clas: expected one of seen"):
+        some["clas"]
+    leaves, structure = jax.tree.flatten(some)
+    assert jax.tree.unflatten(structure, leaves) == some
+    assert some.get("clas") is None
+
+
+def test_what_is_announced_tells_a_learner_with_k_0_nothing(stream):
+    learner, Y = make(0.0), rvfl_jax.one_hot(stream.y[0], 4)
+    state = learner.init(KEY, 6, 4)
+    told, info = learner.step(state, stream.X[0], Y, stream.X[1])
+    untold, _ = learner.step(state, stream.X[0], Y)
+    np.testing.assert_array_equal(told.theta, untold.theta)
+    assert not info.k_next.any()
 
 
 def test_offline_scores_reject_what_they_cannot_use(stream):

@@ -1,7 +1,9 @@
 """Streams: every row once, tasks apart unless blurred, labels in order of appearance."""
 
+import ml_dtypes
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import rvfl_jax
 from tests.streams import blobs, ragged_stream
@@ -151,6 +153,22 @@ def test_pad_batches_adds_rows_without_weight():
 
 
 NAN = np.full((97, 6), np.nan)
+MASKED = np.ma.array(np.arange(6).reshape(3, 2), mask=[[0, 0], [1, 0], [0, 0]])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4"])
+def test_narrow_numbers_mean_what_they_are(dtype):
+    X = (np.arange(12).reshape(6, 2) % 8).astype(getattr(ml_dtypes, dtype))
+    stream = make(X, [0, 1, 2, 0, 1, 2], num_batches=3)
+    assert stream.X.dtype == np.float32
+    np.testing.assert_array_equal(np.unique(stream.X), np.unique(X.astype(float)))
+
+
+def test_a_mask_that_hides_nothing_is_none():
+    whole = np.ma.array(MASKED.data)
+    stream = make(whole, whole[:, 0], num_batches=3)
+    assert type(stream.X) is np.ndarray
+    assert sorted(stream.classes.tolist()) == [0, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +198,13 @@ NAN = np.full((97, 6), np.nan)
         (dict(class_order=[0, 1, 2, 2]), "class_order"),
         (dict(task_sizes=[2, 3]), "task_sizes: expected 2 positive integers that sum to 4"),
         (dict(task_sizes=[4, 0]), "task_sizes"),
+        (
+            dict(X=MASKED, y=[0, 1, 1]),
+            r"X: .* got a masked one at \(1, 0\) \(1 such",
+        ),
+        (dict(X=np.zeros((3, 2)), y=MASKED[:, 0]), r"y: .* masked one at \(1,\)"),
+        (dict(X=np.full((2, 2), np.nan, bfloat16), y=[0, 1]), "X: expected finite numbers"),
+        (dict(X=np.zeros((3, 2), "V2"), y=[0, 1, 1]), "X: expected real numbers"),
     ],
 )
 def test_bad_input(change, message):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rvfl_jax.checks import one_of, positive_int
+from rvfl_jax.checks import one_of, positive_int, prng_key
 from rvfl_jax.encoders.encoder import ROWS_AT_ONCE, Encoder, Params, encode
 from rvfl_jax.types import Array, Stream
 from rvfl_jax.words import in_brief
@@ -75,6 +75,7 @@ def encode_stream(
     Raises:
         ValueError: on unknown names or unusable rows.
     """
+    prng_key("key", key)
     one_of("protocol", protocol, PROTOCOLS)
     one_of("fit_on", fit_on, FITTED_ON)
     used = stream.weight > 0
