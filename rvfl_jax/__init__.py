@@ -87,6 +87,10 @@ _WHERE = {
 }
 
 
+# Modules for users that `import *` leaves out: drawing imports Matplotlib.
+_MODULES = ("data", "encoders", "plots", "serving")
+
+
 class _Package(ModuleType):
     """Two modules have the name of the function in them, and `rvfl_jax.sweep` is the function."""
 
@@ -110,7 +114,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *_MODULES]
 
 
 __all__ = [

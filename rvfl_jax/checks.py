@@ -4,12 +4,14 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+Word = TypeVar("Word", bound=str)
 
 
 class NumericalError(ArithmeticError):
@@ -44,12 +46,12 @@ def positive_int(name: str, value: Any) -> int:
     return int(value)
 
 
-def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
+def one_of(name: str, value: Any, choices: Iterable[Word]) -> Word:
     """`value` if it is one of `choices`, or a ValueError that lists them."""
-    choices = list(choices)
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
-    return value
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
+    return known[known.index(value)]
 
 
 def per_layer(name: str, value: Any, num_layers: int, *, minimum: float, strict: bool) -> Any:

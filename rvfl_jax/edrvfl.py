@@ -58,11 +58,23 @@ from rvfl_jax.strength import (
     resolve_strength,
     sigma_share,
 )
-from rvfl_jax.types import Array, FollowForm, Learner, Name, StepInfo, StreamForm
+from rvfl_jax.types import (
+    ActivationName,
+    Array,
+    ColdStart,
+    Ensemble,
+    FollowForm,
+    Learner,
+    Name,
+    Solver,
+    StepInfo,
+    StreamForm,
+    WeightInit,
+)
 from rvfl_jax.words import in_brief
 
-SOLVERS = ("auto", "covariance", "information", "square_root")
-COLD_STARTS = ("exact", "paper")
+SOLVERS: tuple[Solver, ...] = ("auto", "covariance", "information", "square_root")
+COLD_STARTS: tuple[ColdStart, ...] = ("exact", "paper")
 
 
 @portable
@@ -143,11 +155,11 @@ class Options(NamedTuple):
 
     num_layers: int
     num_nodes: int
-    activation: str | Activation
-    cold_start: str
-    solver: str
-    weight_init: str | Initializer
-    ensemble: str
+    activation: ActivationName | Activation
+    cold_start: ColdStart
+    solver: Solver
+    weight_init: WeightInit | Initializer
+    ensemble: Ensemble
     forward: bool
 
 
@@ -165,12 +177,12 @@ def edrvfl(
     num_nodes: int,
     ridge: Array | float,
     k: Strength | Array | float,
-    activation: str | Activation = "relu",
-    cold_start: str = "exact",
-    solver: str = "auto",
-    weight_init: str | Initializer = "lecun_uniform",
+    activation: ActivationName | Activation = "relu",
+    cold_start: ColdStart = "exact",
+    solver: Solver = "auto",
+    weight_init: WeightInit | Initializer = "lecun_uniform",
     weight_scale: Array | float = 1.0,
-    ensemble: str = "mean",
+    ensemble: Ensemble = "mean",
 ) -> Learner:
     """Online ensemble deep RVFL with forward regularisation (-R, -F, -kF, -kF-Bayes).
 

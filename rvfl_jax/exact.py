@@ -21,7 +21,7 @@ from rvfl_jax.learner import check_design, check_inputs
 from rvfl_jax.linalg import gram, is_finite, matmul, matmul_tn, scope_of, spd_inverse
 from rvfl_jax.network import Activation, activation_name, resolve_activation
 from rvfl_jax.postponed import from_sums
-from rvfl_jax.types import Array
+from rvfl_jax.types import ActivationName, Array
 
 
 def sums_of(state: Any) -> tuple[Array, Array]:
@@ -130,7 +130,12 @@ def merge_states(a: Any, b: Any, *, ridge: Any) -> Any:
 
 
 def unlearn_rows(
-    state: Any, X: Any, Y: Any, *, activation: str | Activation = "relu", weight: Any = None
+    state: Any,
+    X: Any,
+    Y: Any,
+    *,
+    activation: ActivationName | Activation = "relu",
+    weight: Any = None,
 ) -> Any:
     """The state that never saw these rows: A - D^T D and B - D^T Y.
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,20 @@ from rvfl_jax.run import offline_scores, run_stream
 from rvfl_jax.run_folder import RunFolder
 from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
 from rvfl_jax.strength import adaptive_k
-from rvfl_jax.types import Array, Learner, Stream
+from rvfl_jax.types import (
+    ActivationName,
+    Array,
+    ColdStart,
+    Ensemble,
+    Estimator,
+    Evaluate,
+    Learner,
+    Order,
+    Precision,
+    Solver,
+    Stream,
+    WeightInit,
+)
 from rvfl_jax.words import Summary, summarised
 
 STYLES = ("ridge", "forward", "bayes")
@@ -54,14 +67,14 @@ class Setting:
     label: str = "label"
     tasks: int = 5
     batches: int = 50
-    order: str = "tasks"
+    order: Order = "tasks"
     blur: float = 0.0
     num_layers: int = 3
     num_nodes: int = 128
-    activation: str = "relu"
-    weight_init: str = "lecun_uniform"
-    ensemble: str = "mean"
-    precision: str = "double"
+    activation: ActivationName = "relu"
+    weight_init: WeightInit = "lecun_uniform"
+    ensemble: Ensemble = "mean"
+    precision: Precision = "double"
 
     def stream(self, data: Dataset, seed: int) -> Stream:
         """The training rows as the stream of a seed."""
@@ -85,10 +98,10 @@ class Config(Setting):
     k: tuple[float, ...] = ()
     kappa: float = 1.0
     sigma: float = 1e-5
-    estimator: str = "inverse_trace"
+    estimator: Estimator = "inverse_trace"
     reuse_k: bool = False
-    cold_start: str = "exact"
-    solver: str = "auto"
+    cold_start: ColdStart = "exact"
+    solver: Solver = "auto"
     seeds: int | None = None
     evaluate: str = "batch"
 
@@ -282,13 +295,14 @@ def _folder(
     return RunFolder(checkpoint, described, resume=resume)
 
 
-def _evaluate(config: Config) -> str | int:
+def _evaluate(config: Config) -> Evaluate | int:
     """The schedule of evaluations, as `run_stream` takes it."""
     if config.evaluate.isdigit():
         return positive_int("evaluate", int(config.evaluate))
-    if config.evaluate not in ("batch", "task"):
+    schedules: tuple[Literal["batch", "task"], ...] = ("batch", "task")
+    if config.evaluate not in schedules:
         raise ValueError(f"evaluate: expected batch, task or an integer, got {config.evaluate!r}")
-    return config.evaluate
+    return one_of("evaluate", config.evaluate, schedules)
 
 
 def _report(progress: Progress, label: str, done: int, total: int, now: int, _: int) -> None:
@@ -367,7 +381,7 @@ def separate_accuracy(
     test: tuple[Array, Array, Array],
     *,
     ridge: float,
-    activation: str,
+    activation: ActivationName,
 ) -> Array:
     """(Q,) class-incremental accuracy on each task of the expert trained on it alone.
 
@@ -403,7 +417,7 @@ def _timed_run(
     data: Dataset,
     scores: np.ndarray,
     key: Array,
-    evaluate: str | int,
+    evaluate: Evaluate | int,
     progress: Callable[[int, int], None],
     checkpoint: Path | None,
     every: int | None,

@@ -14,10 +14,10 @@ import numpy as np
 from rvfl_jax.checks import differences, is_traced, one_of, plain_array, shape
 from rvfl_jax.linalg import scope_of
 from rvfl_jax.portable import Origin
-from rvfl_jax.types import Array, Learner, Recipe, State, StepInfo, StreamForm
+from rvfl_jax.types import Array, Ensemble, Learner, Recipe, State, StepInfo, StreamForm
 from rvfl_jax.words import in_brief
 
-ENSEMBLES = ("mean", "median")
+ENSEMBLES: tuple[Ensemble, ...] = ("mean", "median")
 
 
 @in_brief

@@ -15,7 +15,7 @@ from jax.nn import initializers
 
 from rvfl_jax.checks import one_of, prng_key, shape
 from rvfl_jax.linalg import matmul
-from rvfl_jax.types import Array
+from rvfl_jax.types import ActivationName, Array, WeightInit
 
 Activation = Callable[[Array], Array]
 Initializer = Callable[..., Array]
@@ -75,7 +75,7 @@ def init_weights(
     num_layers: int,
     num_features: int,
     num_nodes: int,
-    weight_init: str | Initializer = "lecun_uniform",
+    weight_init: WeightInit | Initializer = "lecun_uniform",
     dtype: Any = None,
 ) -> Array:
     """Draw W, one matrix a layer.
@@ -108,7 +108,7 @@ def init_weights(
     return jnp.stack(layers).astype(dtype or jnp.result_type(float))
 
 
-def features(W: Array, X: Array, activation: str | Activation = "relu") -> Array:
+def features(W: Array, X: Array, activation: ActivationName | Activation = "relu") -> Array:
     """D_l = [H_l | X] for every sub-learner, eq. (2)-(3).
 
     Args:

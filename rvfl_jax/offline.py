@@ -7,7 +7,7 @@ All solve eq. (5), ridge regression on the features of `rvfl_jax.network`:
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from rvfl_jax.network import (
     resolve_weight_init,
 )
 from rvfl_jax.portable import portable
-from rvfl_jax.types import Array, Learner, StepInfo
+from rvfl_jax.types import ActivationName, Array, Ensemble, Learner, StepInfo, WeightInit
 from rvfl_jax.words import in_brief
 
 FORMS = ("auto", "primal", "dual")
@@ -64,7 +64,7 @@ def weighted_rows(D: Array, Y: Array, weight: Array) -> tuple[Array, Array]:
 
 
 def gram_and_moment(
-    W: Array, X: Array, Y: Array, weight: Array, activation: str | Activation
+    W: Array, X: Array, Y: Array, weight: Array, activation: ActivationName | Activation
 ) -> tuple[Array, Array]:
     """D^T D (L, d, d) and D^T Y (L, d, m), accumulated over blocks of rows.
 
@@ -97,9 +97,9 @@ def offline_edrvfl(
     Y: Array,
     *,
     ridge: Array | float,
-    activation: str | Activation = "relu",
+    activation: ActivationName | Activation = "relu",
     weight: Array | None = None,
-    form: str = "auto",
+    form: Literal["auto", "primal", "dual"] = "auto",
 ) -> Array:
     """The offline expert: all data at once, eq. (5).
 
@@ -157,7 +157,7 @@ def separate_edrvfl(
     Y: Array,
     *,
     ridge: Array | float,
-    activation: str | Activation = "relu",
+    activation: ActivationName | Activation = "relu",
     weight: Array | None = None,
 ) -> Array:
     """One expert a task, each trained on its own task alone.
@@ -185,9 +185,9 @@ def fine_tuned_edrvfl(
     num_layers: int,
     num_nodes: int,
     ridge: Array | float,
-    activation: str | Activation = "relu",
-    weight_init: str | Initializer = "lecun_uniform",
-    ensemble: str = "mean",
+    activation: ActivationName | Activation = "relu",
+    weight_init: WeightInit | Initializer = "lecun_uniform",
+    ensemble: Ensemble = "mean",
 ) -> Learner:
     """Fine-tuning: each batch is fitted from the readout of the batch before.
 
@@ -204,9 +204,9 @@ def non_incremental_edrvfl(
     num_layers: int,
     num_nodes: int,
     ridge: Array | float,
-    activation: str | Activation = "relu",
-    weight_init: str | Initializer = "lecun_uniform",
-    ensemble: str = "mean",
+    activation: ActivationName | Activation = "relu",
+    weight_init: WeightInit | Initializer = "lecun_uniform",
+    ensemble: Ensemble = "mean",
 ) -> Learner:
     """Non-incremental edRVFL: each batch is fitted from nothing and replaces the last fit.
 
@@ -222,9 +222,9 @@ class Options(NamedTuple):
 
     num_layers: int
     num_nodes: int
-    activation: str | Activation
-    weight_init: str | Initializer
-    ensemble: str
+    activation: ActivationName | Activation
+    weight_init: WeightInit | Initializer
+    ensemble: Ensemble
     keep: bool
 
 
@@ -232,9 +232,9 @@ def _memoryless(
     num_layers: int,
     num_nodes: int,
     ridge: Array | float,
-    activation: str | Activation,
-    weight_init: str | Initializer,
-    ensemble: str,
+    activation: ActivationName | Activation,
+    weight_init: WeightInit | Initializer,
+    ensemble: Ensemble,
     *,
     keep: bool,
 ) -> Learner:

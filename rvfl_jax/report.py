@@ -9,6 +9,7 @@ from rich.table import Table
 from rvfl_jax.experiment import OFFLINE, Comparison, StyleResult
 from rvfl_jax.sweep_job import SweepOutcome
 from rvfl_jax.sweep_result import Sweep, value_in_words
+from rvfl_jax.types import Criterion
 
 # Heading, metric, factor, digits: accuracies in per cent, so that the table fits 80 columns.
 COLUMNS = (
@@ -78,7 +79,7 @@ def closing_lines(result: Comparison) -> Sequence[str]:
     return lines
 
 
-def sweep_table(result: Sweep, criterion: str = "prequential_loss", rows: int = 10) -> Table:
+def sweep_table(result: Sweep, criterion: Criterion = "prequential_loss", rows: int = 10) -> Table:
     """The best configurations of a sweep by a criterion that needs no test data.
 
     Args:

@@ -7,7 +7,7 @@ hands back plain arrays; the scan itself is in `rvfl_jax.scan`.
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -41,7 +41,7 @@ from rvfl_jax.run_inputs import (
 )
 from rvfl_jax.scan import init_state, run_whole, whole_stream
 from rvfl_jax.stream import check_stream
-from rvfl_jax.types import Array, Learner, Run, State, Stream
+from rvfl_jax.types import Array, Evaluate, Layout, Learner, Precision, Run, State, Stream
 
 
 @partial(jax.jit, static_argnames="num_classes")
@@ -62,7 +62,7 @@ def offline_scores(
     *,
     key: Array,
     num_classes: int | None = None,
-    precision: str = "double",
+    precision: Precision = "double",
 ) -> np.ndarray:
     """(L, n, m) test scores of the expert that learns the whole stream at once, eq. (5).
 
@@ -91,11 +91,11 @@ def run_stream(
     *,
     key: Array,
     test: tuple[Any, Any] | None = None,
-    evaluate: str | int = "batch",
-    expert: str | np.ndarray | None = "offline",
+    evaluate: Evaluate | int = "batch",
+    expert: Literal["offline"] | np.ndarray | None = "offline",
     guesses: bool = True,
     confusion: bool = False,
-    precision: str = "double",
+    precision: Precision = "double",
     num_classes: int | None = None,
     classes: Sequence[Hashable] | None = None,
     batch_size: int | None = None,
@@ -105,9 +105,9 @@ def run_stream(
     progress: bool | Callable[[int, int], None] = False,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    on_failure: str = "raise",
+    on_failure: Literal["raise", "return"] = "raise",
     mesh: Mesh | None = None,
-    layout: str = "rows",
+    layout: Layout = "rows",
 ) -> Run:
     """Run a learner once along a stream, in one pass and in one compiled program.
 

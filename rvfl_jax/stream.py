@@ -15,7 +15,7 @@ from rvfl_jax.checks import (
     real_matrix,
 )
 from rvfl_jax.labels import classes_in_order, clean_labels, to_columns
-from rvfl_jax.types import Stream
+from rvfl_jax.types import Order, Stream
 
 ORDERS = ("classes", "tasks", "none")
 
@@ -27,7 +27,7 @@ def class_incremental_stream(
     num_tasks: int,
     num_batches: int,
     seed: int,
-    order: str = "classes",
+    order: Order = "classes",
     class_order: Sequence[Any] | None = None,
     task_sizes: Sequence[int] | None = None,
     blur: float = 0.0,

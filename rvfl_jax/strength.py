@@ -20,7 +20,7 @@ import numpy as np
 
 from rvfl_jax.checks import is_traced, one_of, per_layer
 from rvfl_jax.linalg import inverse_factor, is_finite, shifted_solve, symmetrise
-from rvfl_jax.types import Array
+from rvfl_jax.types import Array, Estimator
 
 ESTIMATORS = ("inverse_trace", "trace", "random_diagonal", "random_variance")
 
@@ -60,7 +60,7 @@ Strength = ConstantK | AdaptiveK
 def adaptive_k(
     kappa: Array | float = 1.0,
     sigma: Array | float = 1e-5,
-    estimator: str = "inverse_trace",
+    estimator: Estimator = "inverse_trace",
     reuse_k: bool = False,
 ) -> AdaptiveK:
     """-kF-Bayes: k per layer and per step from the data, eq. (27)-(29).

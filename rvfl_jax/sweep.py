@@ -21,7 +21,7 @@ from rvfl_jax.run_inputs import capacity_of, encode_test, examined, schedule_of
 from rvfl_jax.stream import check_stream
 from rvfl_jax.sweep_program import Job, Program, point_at
 from rvfl_jax.sweep_result import Sweep, build_sweep
-from rvfl_jax.types import Array, Learner, Stream
+from rvfl_jax.types import Array, Evaluate, Learner, Precision, Stream
 
 # What a chunk may take beside the data: carries, constants and the largest intermediates.
 MAX_BYTES = 2 * 2**30
@@ -36,8 +36,8 @@ def sweep(
     *,
     key: Array,
     test: tuple[Any, Any] | None = None,
-    evaluate: str | int = "task",
-    precision: str = "double",
+    evaluate: Evaluate | int = "task",
+    precision: Precision = "double",
     num_classes: int | None = None,
     constants: Sequence[str] = ("num_layers", "num_nodes"),
     max_bytes: int = MAX_BYTES,

@@ -19,7 +19,7 @@ from rvfl_jax.stream import pad_batches
 from rvfl_jax.strength import adaptive_k
 from rvfl_jax.sweep import sweep
 from rvfl_jax.sweep_result import CRITERIA, Sweep
-from rvfl_jax.types import Learner
+from rvfl_jax.types import Criterion, Learner
 from rvfl_jax.words import Summary, cut, number, summarised
 
 
@@ -34,7 +34,7 @@ class SweepConfig(Setting):
     weight_scale: tuple[float, ...] = ()
     seeds: int = 3
     orders: int = 1
-    criterion: str = "prequential_loss"
+    criterion: Criterion = "prequential_loss"
 
 
 @summarised

@@ -10,12 +10,13 @@ import numpy as np
 from rvfl_jax.checks import NumericalError, one_of
 from rvfl_jax.grid import POINT, SEED, STREAM, Axis
 from rvfl_jax.portable import portable
+from rvfl_jax.types import Criterion
 from rvfl_jax.words import Summary, brief, cut, number, summarised
 
 # Averaged over when configurations are compared: they are circumstances, not choices.
 CIRCUMSTANCES = (SEED, STREAM)
 # Criteria that need no test data, and whether more is better.
-CRITERIA = {"prequential_loss": False, "prequential_accuracy": True}
+CRITERIA: dict[Criterion, bool] = {"prequential_loss": False, "prequential_accuracy": True}
 
 
 @portable
@@ -74,7 +75,7 @@ class Sweep:
         """The axes that are chosen among: all but "seed" and "stream"."""
         return tuple(axis for axis in self.axes if axis not in CIRCUMSTANCES)
 
-    def best(self, criterion: str = "prequential_loss") -> dict[str, Any]:
+    def best(self, criterion: Criterion = "prequential_loss") -> dict[str, Any]:
         """What to hand to `make_learner`: the best choice, averaged over seeds and streams.
 
         Args:
@@ -86,7 +87,9 @@ class Sweep:
         """
         return self.ranking(criterion)[0][0]
 
-    def ranking(self, criterion: str = "prequential_loss") -> list[tuple[dict[str, Any], float]]:
+    def ranking(
+        self, criterion: Criterion = "prequential_loss"
+    ) -> list[tuple[dict[str, Any], float]]:
         """All choices that stayed healthy with their criterion, the best first."""
         one_of("criterion", criterion, CRITERIA)
         values = np.asarray(self.mean(getattr(self, criterion)))

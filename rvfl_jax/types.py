@@ -8,7 +8,7 @@ E evaluations.
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from pickle import PicklingError
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -18,6 +18,29 @@ from rvfl_jax.words import Summary, brief, cut, in_brief, listed, summarised
 
 if TYPE_CHECKING:
     from rvfl_jax.history import History
+
+# Options of public functions, so that a type checker finds a slip.
+Solver = Literal["auto", "covariance", "information", "square_root"]
+ColdStart = Literal["exact", "paper"]
+Ensemble = Literal["mean", "median"]
+ActivationName = Literal["relu", "leaky_relu", "sigmoid", "tanh", "swish"]
+WeightInit = Literal[
+    "uniform",
+    "lecun_uniform",
+    "lecun_normal",
+    "he_uniform",
+    "he_normal",
+    "glorot_uniform",
+    "orthogonal",
+]
+Estimator = Literal["inverse_trace", "trace", "random_diagonal", "random_variance"]
+Precision = Literal["double", "single"]
+Evaluate = Literal["batch", "task", "never"]
+Layout = Literal["rows", "eta_dagger"]
+Order = Literal["classes", "tasks", "none"]
+Criterion = Literal["prequential_loss", "prequential_accuracy"]
+# How a test set is looked at; see `rvfl_jax.metrics.protocol_hits`.
+Protocol = Literal["class_incremental", "seen", "task_aware", "task_id"]
 
 Array = jax.Array
 State = Any

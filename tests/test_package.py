@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
@@ -18,9 +19,66 @@ def run(code):
 def test_every_public_name_is_there():
     for name in rvfl_jax.__all__:
         assert getattr(rvfl_jax, name).__name__.removeprefix("rvfl_jax.") == name
-    assert dir(rvfl_jax) == sorted(rvfl_jax.__all__)
+    modules = ["data", "encoders", "plots", "serving"]
+    assert dir(rvfl_jax) == sorted([*rvfl_jax.__all__, *modules])
+    for name in modules:
+        assert getattr(rvfl_jax, name).__name__ == f"rvfl_jax.{name}"
     with pytest.raises(AttributeError, match="no attribute 'edrvlf'"):
         rvfl_jax.edrvlf  # noqa: B018
+
+
+def test_types_of_options_are_what_the_functions_take():
+    from rvfl_jax import devices, edrvfl, learner, metrics, network, stream, strength, types
+    from rvfl_jax.linalg import PRECISIONS
+    from rvfl_jax.run_inputs import SCHEDULES
+    from rvfl_jax.sweep_result import CRITERIA
+
+    module = sys.modules[edrvfl.__module__]
+    for kind, choices in (
+        (types.Solver, module.SOLVERS),
+        (types.ColdStart, module.COLD_STARTS),
+        (types.Ensemble, learner.ENSEMBLES),
+        (types.ActivationName, network.ACTIVATIONS),
+        (types.WeightInit, network.WEIGHT_INITS),
+        (types.Estimator, strength.ESTIMATORS),
+        (types.Precision, PRECISIONS),
+        (types.Evaluate, SCHEDULES),
+        (types.Layout, devices.LAYOUTS),
+        (types.Order, stream.ORDERS),
+        (types.Criterion, CRITERIA),
+        (types.Protocol, metrics.PROTOCOLS),
+    ):
+        assert get_args(kind) == tuple(choices)
+
+
+SLIPS = {
+    'rvfl_jax.edrvfl(num_layers=1, num_nodes=2, ridge=1.0, k=1.0, solver="covarianc")': "covarianc",
+    'rvfl_jax.edrvfl(num_layers=1, num_nodes=2, ridge=1.0, k=1.0, activation="rleu")': "rleu",
+    'rvfl_jax.adaptive_k(estimator="inverse")': "inverse",
+    'rvfl_jax.run_stream(learner, [], key=key, precision="float64")': "float64",
+    'rvfl_jax.run_stream(learner, [], key=key, evaluate="tasks")': "tasks",
+    "rvfl_jax.run_stream(learner, [], key=key).history.acuracy": 'no attribute "acuracy"',
+    "rvfl_jax.run_stream(learner, [], key=key).history.k_next": None,
+}
+
+
+@pytest.mark.slow
+def test_a_type_checker_finds_slips(tmp_path):
+    lines = ["import jax", "import rvfl_jax", "key = jax.random.key(0)"]
+    lines.append("learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=2, ridge=1.0, k=1.0)")
+    (tmp_path / "user.py").write_text("\n".join([*lines, *SLIPS]))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", "--cache-dir=/dev/null", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = {
+        int(line.split(":")[1]): line for line in done.stdout.splitlines() if "user.py:" in line
+    }
+    assert set(told) == {len(lines) + i for i, slip in enumerate(SLIPS.values(), start=1) if slip}
+    for number, slip in enumerate(SLIPS.values(), start=len(lines) + 1):
+        assert slip is None or slip in told[number]
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,73 @@ def test_pictures_draw_in_the_axes_they_are_given(run):
         assert axes.get_xlabel() or axes.get_ylabel()
 
 
+def with_curve(run, shift):
+    """The same run with other numbers in every curve."""
+    history = run.history
+    curves = {name: curve * shift for name, curve in history.accuracy.items()}
+    changes = {"accuracy": curves, "regret": history.regret * shift, "kl": history.kl * shift}
+    return run._replace(history=history._replace(k_next=history.k_next * shift, **changes))
+
+
+LAYERS = [f"{name}, layer {i}" for name in ("-R", "-F", "-kF") for i in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("picture", "lines", "names"),
+    [
+        (plots.accuracy_curve, 1, ["-R", "-F", "-kF"]),
+        (plots.regret_and_divergence, 1, ["-R", "-F", "-kF"]),
+        (plots.strength_paths, 3, LAYERS),
+    ],
+)
+def test_several_runs_in_one_picture_are_told_apart(run, picture, lines, names):
+    axes = Figure().add_subplot()
+    for shift, label in ((1.0, "-R"), (0.8, "-F"), (0.6, "-kF")):
+        picture(with_curve(run, shift), label=label, axes=axes)
+    handles, labels = axes.get_legend_handles_labels()
+    assert labels == names
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == names
+    assert len({handle.get_color() for handle in handles}) == 3 * lines
+    assert len(axes.figure.axes) == 1 + (picture is plots.regret_and_divergence)
+    # Those of the cycle that the axes have, whatever it is.
+    other = Figure().add_subplot()
+    other.set_prop_cycle(color=["magenta", "teal"])
+    for label in ("a", "b"):
+        picture(run, label=label, axes=other)
+    drawn = [handle.get_color() for handle in other.get_legend_handles_labels()[0]]
+    assert drawn[:2] == ["magenta", "teal"]
+
+
+def test_runs_without_labels_are_numbered_and_share_a_scale(run):
+    axes = Figure().add_subplot()
+    for shift in (1.0, 0.8):
+        plots.accuracy_curve(with_curve(run, shift), axes=axes)
+    assert {"ensemble", "ensemble 2"} <= set(axes.get_legend_handles_labels()[1])
+    axes = Figure().add_subplot()
+    for shift in (1.0, 0.8):
+        plots.regret_and_divergence(with_curve(run, shift), axes=axes)
+    assert axes.get_legend_handles_labels()[1] == ["run", "run 2"]
+    solid = [line.get_color() for line in axes.get_legend_handles_labels()[0]]
+    assert [line.get_color() for line in axes.figure.axes[1].get_lines()] == solid
+    axes = Figure().add_subplot()
+    for shift, scale in ((1.0, "log"), (0.0, "linear"), (2.0, "linear")):
+        plots.strength_paths(with_curve(run, shift), axes=axes)
+        assert axes.get_yscale() == scale, "logarithmic only where all are positive"
+
+
+def test_labels_of_maps_are_titles(run, result):
+    for picture in (plots.transfer_matrix, plots.confusion_over_time):
+        assert picture(run, label="-R").get_title() == "-R"
+        assert picture(run).get_title() == ""
+    axes = Figure().add_subplot()
+    for label in ("first", "second"):
+        heat_map(result, "ridge", label=label, axes=axes)
+    assert axes.get_legend_handles_labels()[1] == ["first", "second"]
+    colours = {handle.get_color() for handle in axes.get_legend_handles_labels()[0]}
+    assert len(colours) == 2
+    assert heat_map(result, "k", "ridge", label="mine").axes[0].get_title() == "mine"
+
+
 @pytest.mark.parametrize(
     ("picture", "change", "options", "message"),
     [

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -45,8 +45,8 @@ def encode_stream(
     stream: Stream,
     *,
     key: Array,
-    protocol: str = "frozen",
-    fit_on: str = "first_batch",
+    protocol: Literal["frozen", "refit_per_task"] = "frozen",
+    fit_on: Literal["first_batch", "first_task", "training_inputs"] = "first_batch",
     max_rows: int | None = None,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> EncodedStream:

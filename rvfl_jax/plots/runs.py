@@ -1,35 +1,48 @@
-"""Pictures of one run. Each takes a `Run` and returns the Matplotlib axes that it drew in.
+"""Pictures of runs. Each takes a `Run` and returns the Matplotlib axes that it drew in.
 
 Without axes of its own a picture gets a new figure: `accuracy_curve(run).figure.savefig(...)`.
+Curves of several runs go into the same axes, in the colours of their cycle, and `label` names each:
+
+    axes = accuracy_curve(ridge, label="-R")
+    accuracy_curve(bayes, label="-kF-Bayes", axes=axes)
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.colors import ListedColormap
 
 from rvfl_jax.checks import one_of
 from rvfl_jax.history import History
-from rvfl_jax.plots.style import COLOURS, axes_or_new, over_batches
-from rvfl_jax.types import Run
+from rvfl_jax.plots.style import COLOURS, axes_or_new, label_for, over_batches
+from rvfl_jax.types import Protocol, Run
 
 # Beyond that numbers in cells and names on ticks are too small to read.
 MOST_NUMBERS = 12
 MOST_NAMES = 25
 MOST_MOMENTS = 6
+# By which a later run finds what an earlier one drew in the same axes.
+ANNOUNCED, REGRET, TWIN = "strengths announced", "regret", "divergence"
 
 
-def accuracy_curve(run: Run, *, protocol: str = "class_incremental", axes: Any = None) -> Any:
+def accuracy_curve(
+    run: Run,
+    *,
+    protocol: Protocol = "class_incremental",
+    label: str | None = None,
+    axes: Any = None,
+) -> Any:
     """acc(t), eq. (33), with the spread of the sub-learners.
 
     The line is the ensemble. For "class_incremental" a box at every look at the test set, or a
     band where there are many, reaches from the worst sub-learner to the best, with a line at
-    their median.
+    their median. A run with a label, or beside others, has a band in the colour of its line.
 
     Args:
         run: of `run_stream` with a test set.
         protocol: "class_incremental", "seen", "task_aware" or "task_id".
+        label: of the run in the legend; "ensemble", with a number from the second on, when None.
         axes: to draw in; those of a new figure when None.
 
     Raises:
@@ -39,9 +52,11 @@ def accuracy_curve(run: Run, *, protocol: str = "class_incremental", axes: Any =
     curve = history.accuracy[one_of("protocol", protocol, history.accuracy)]
     axes = axes_or_new(axes, (7, 4.2))
     batches = history.evaluated + 1
+    alone = label is None and not axes.get_legend_handles_labels()[1]
+    name = label_for(axes, label, "ensemble")
+    (line,) = axes.plot(batches, curve, lw=1.8, label=name, zorder=3)
     if protocol == "class_incremental" and history.learner_accuracy.shape[1] > 1:
-        _draw_spread(axes, batches, history.learner_accuracy)
-    axes.plot(batches, curve, color=COLOURS[0], lw=1.8, label="ensemble")
+        _draw_spread(axes, batches, history.learner_accuracy, line.get_color(), alone)
     over_batches(axes, history.task_ends)
     axes.set(xlabel="batches learned", ylim=(0, 1.02))
     axes.set_ylabel(f"accuracy on the test set, {protocol.replace('_', ' ')}")
@@ -49,7 +64,13 @@ def accuracy_curve(run: Run, *, protocol: str = "class_incremental", axes: Any =
     return axes
 
 
-def transfer_matrix(run: Run, *, protocol: str = "class_incremental", axes: Any = None) -> Any:
+def transfer_matrix(
+    run: Run,
+    *,
+    protocol: Protocol = "class_incremental",
+    label: str | None = None,
+    axes: Any = None,
+) -> Any:
     """R, the accuracy on each task after each task, as colours.
 
     Below the diagonal is what was kept, above it what was known before it was taught; ACC, BWT
@@ -58,6 +79,7 @@ def transfer_matrix(run: Run, *, protocol: str = "class_incremental", axes: Any 
     Args:
         run: of `run_stream` along a stream with tasks, evaluated at every task end.
         protocol: see `accuracy_curve`.
+        label: title of the axes, for several side by side; none when None.
         axes: to draw in; those of a new figure when None.
 
     Raises:
@@ -81,17 +103,19 @@ def transfer_matrix(run: Run, *, protocol: str = "class_incremental", axes: Any 
     axes.set_xticks(places, [str(q + 1) for q in places])
     axes.set_yticks(places, [str(q + 1) for q in places])
     axes.set(xlabel="task tested", ylabel="tasks learned")
+    _entitle(axes, label)
     return axes
 
 
-def strength_paths(run: Run, *, axes: Any = None) -> Any:
+def strength_paths(run: Run, *, label: str | None = None, axes: Any = None) -> Any:
     """K of every sub-learner along the stream, eq. (28) and (29).
 
     A line is k_{t+1}, put on the batch announced; dots are k_t, estimated for that batch when it
-    is learned. The scale is logarithmic where all are positive.
+    is learned. The scale is logarithmic where all in these axes are positive.
 
     Args:
         run: of any method that has strengths.
+        label: of the run in the legend, before each layer; none when None.
         axes: to draw in; those of a new figure when None.
 
     Raises:
@@ -105,26 +129,37 @@ def strength_paths(run: Run, *, axes: Any = None) -> Any:
     # Mostly nothing is announced to the last batch of a stream.
     end = None if history.k_next[-1].any() else -1
     announced = history.k_next[:end]
-    for layer, (taken, put) in enumerate(zip(history.k_t.T, announced.T, strict=True)):
-        colour = COLOURS[layer % len(COLOURS)]
-        axes.plot(batches[:end], put, color=colour, lw=1.2, label=f"layer {layer + 1}")
-        axes.plot(batches[1:], taken[1:], ls="", marker=".", ms=4, color=colour)
-    if announced.size and np.nanmin(announced) > 0 and np.ptp(announced) > 0:
-        axes.set_yscale("log")
+    for layer, (taken, put) in enumerate(zip(history.k_t.T, announced.T, strict=True), start=1):
+        name = label_for(axes, label and f"{label}, layer {layer}", f"layer {layer}")
+        (line,) = axes.plot(batches[:end], put, lw=1.2, label=name, gid=ANNOUNCED)
+        look = {"ls": "", "marker": ".", "ms": 4, "color": line.get_color()}
+        axes.plot(batches[1:], taken[1:], **look)
+    drawn = [line.get_ydata() for line in axes.get_lines() if line.get_gid() == ANNOUNCED]
+    every = np.concatenate([*drawn, np.ones(0)])
+    spread = every.size and np.nanmin(every) > 0 and np.ptp(every) > 0
+    axes.set_yscale("log" if spread else "linear")
     over_batches(axes, history.task_ends)
     axes.set(xlabel="batches learned", ylabel="forward strength")
     axes.legend(title="line: $k_{t+1}$, dots: $k_t$", fontsize="small")
     return axes
 
 
-def regret_and_divergence(run: Run, *, against: str = "labels", axes: Any = None) -> Any:
+def regret_and_divergence(
+    run: Run,
+    *,
+    against: Literal["labels", "expert"] = "labels",
+    label: str | None = None,
+    axes: Any = None,
+) -> Any:
     """How far the answers are from the truth, or from the offline expert's, on twin axes.
 
     Args:
         run: of `run_stream` with a test set.
         against: "labels" for regret(t), eq. (34), and KL(t), eq. (35); "expert" for the loss
             beyond the offline expert's and the divergence from it.
-        axes: to draw in, which are those of the regret; those of a new figure when None.
+        label: of the run in the legend; none for one run, else "run" and a number, when None.
+        axes: to draw in, which are those of the regret; those of a new figure when None. A second
+            run goes into the same twin.
 
     Raises:
         ValueError: if it is to be against the expert, and the run had none.
@@ -140,21 +175,47 @@ def regret_and_divergence(run: Run, *, against: str = "labels", axes: Any = None
     if not np.isfinite(curves[0][0]).any():
         raise ValueError("run: expected one with an expert to compare with, got one without")
     axes = axes_or_new(axes, (7, 4.2))
-    batches = history.evaluated + 1
-    twin = axes.twinx()
-    for axis, (curve, name), colour, dash in zip(
-        (axes, twin), curves, COLOURS, ("-", "--"), strict=False
+    twin = _twin_of(axes)
+    alone = label is None and not twin.get_lines()
+    (line,) = axes.plot(history.evaluated + 1, curves[0][0], lw=1.8, gid=REGRET)
+    line.set_label(label_for(axes, label, "run"))
+    # One run has a colour for each scale, several have one each and a dash for each scale.
+    colours = (line.get_color(), COLOURS[1] if alone else line.get_color())
+    (dashed,) = twin.plot(history.evaluated + 1, curves[1][0], color=colours[1], ls="--", lw=1.8)
+    dashed.set_label("_nolegend_")
+    for axis, (_, name), dash, colour in zip(
+        (axes, twin), curves, ("solid", "dashed"), colours, strict=True
     ):
-        axis.plot(batches, curve, color=colour, ls=dash, lw=1.8)
-        axis.set_ylabel(f"{name} ({'solid' if dash == '-' else 'dashed'})", color=colour)
-        axis.tick_params(axis="y", colors=colour)
+        axis.set_ylabel(f"{name} ({dash})", color=colour if alone else "black")
+        axis.tick_params(axis="y", colors=colour if alone else "black")
     over_batches(axes, history.task_ends)
     twin.spines[["top", "left"]].set_visible(False)
     axes.set_xlabel("batches learned")
+    if not alone:
+        solid = [line for line in axes.get_lines() if line.get_gid() == REGRET]
+        for one, other in zip(solid, twin.get_lines(), strict=True):
+            other.set_color(one.get_color())
+        axes.legend()
     return axes
 
 
-def confusion_over_time(run: Run, *, moments: Sequence[int] | None = None, axes: Any = None) -> Any:
+def _twin_of(axes: Any) -> Any:
+    """The axes of the divergence beside those of the regret; new ones for the first run."""
+    for other in axes.figure.axes:
+        if other.get_gid() == TWIN and other.get_shared_x_axes().joined(axes, other):
+            return other
+    twin = axes.twinx()
+    twin.set_gid(TWIN)
+    return twin
+
+
+def confusion_over_time(
+    run: Run,
+    *,
+    moments: Sequence[int] | None = None,
+    label: str | None = None,
+    axes: Any = None,
+) -> Any:
     """Which class was taken for which, at several moments side by side.
 
     Every panel is a confusion matrix, rows the true class and columns the answer, both in the
@@ -165,6 +226,7 @@ def confusion_over_time(run: Run, *, moments: Sequence[int] | None = None, axes:
         run: of `run_stream(..., confusion=True)`.
         moments: batches after which, counted from 1; task ends, or else evenly apart, six at
             most, when None.
+        label: title of the axes, for several one above the other; none when None.
         axes: to draw in; those of a new figure when None.
 
     Raises:
@@ -191,7 +253,13 @@ def confusion_over_time(run: Run, *, moments: Sequence[int] | None = None, axes:
         axes.set_yticks(range(m), [str(label) for label in history.classes], fontsize=8)
     axes.set(xlabel="answered class, in the order of the rows", ylabel="true class")
     axes.spines[:].set_visible(False)
+    _entitle(axes, label)
     return axes
+
+
+def _entitle(axes: Any, label: str | None) -> None:
+    if label is not None:
+        axes.set_title(str(label))
 
 
 def _looked(run: Run) -> History:
@@ -201,7 +269,13 @@ def _looked(run: Run) -> History:
     return history
 
 
-def _draw_spread(axes: Any, batches: np.ndarray, spread: np.ndarray) -> None:
+def _draw_spread(
+    axes: Any, batches: np.ndarray, spread: np.ndarray, colour: Any, alone: bool
+) -> None:
+    if not alone:
+        low, high = spread.min(axis=1), spread.max(axis=1)
+        axes.fill_between(batches, low, high, color=colour, alpha=0.15, lw=0)
+        return
     if len(batches) <= MOST_NAMES:
         width = 0.6 * (np.diff(batches).min() if len(batches) > 1 else 1)
         boxes = axes.boxplot(
@@ -219,7 +293,7 @@ def _draw_spread(axes: Any, batches: np.ndarray, spread: np.ndarray) -> None:
         boxes["boxes"][0].set_label("sub-learners")
         return
     low, middle, high = np.quantile(spread, [0, 0.5, 1], axis=1)
-    axes.fill_between(batches, low, high, color=COLOURS[0], alpha=0.15, lw=0, label="sub-learners")
+    axes.fill_between(batches, low, high, color=colour, alpha=0.15, lw=0, label="sub-learners")
     axes.plot(batches, middle, color=COLOURS[1], lw=1, ls="--", label="their median")
 
 

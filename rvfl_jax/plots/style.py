@@ -1,7 +1,7 @@
 """What all pictures share."""
 
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import count, cycle
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,20 @@ def looks() -> Iterator[dict[str, Any]]:
 
 def axes_or_new(axes: Any, size: tuple[float, float]) -> Any:
     """The axes given, or those of a new figure, which belongs to no window."""
-    return Figure(figsize=size, layout="constrained").add_subplot() if axes is None else axes
+    if axes is not None:
+        return axes
+    axes = Figure(figsize=size, layout="constrained").add_subplot()
+    axes.set_prop_cycle(color=COLOURS)
+    return axes
+
+
+def label_for(axes: Any, label: str | None, default: str) -> str:
+    """What a curve is called in the legend, so that none is called as another in these axes."""
+    if label is not None:
+        return str(label)
+    taken = set(axes.get_legend_handles_labels()[1])
+    names = (default if i == 1 else f"{default} {i}" for i in count(1))
+    return next(name for name in names if name not in taken)
 
 
 def over_batches(axes: Any, task_ends: np.ndarray) -> None:

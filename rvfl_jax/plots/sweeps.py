@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rvfl_jax.checks import one_of
-from rvfl_jax.plots.style import COLOURS
+from rvfl_jax.plots.style import axes_or_new, label_for
 from rvfl_jax.sweep_result import CRITERIA, value_in_words
+from rvfl_jax.types import Criterion
 
 if TYPE_CHECKING:
     from rvfl_jax.sweep_result import Sweep
@@ -18,7 +19,8 @@ def heat_map(
     x: str,
     y: str | None = None,
     *,
-    value: str = "prequential_loss",
+    value: Criterion = "prequential_loss",
+    label: str | None = None,
     axes: Any = None,
 ) -> Figure:
     """A sweep over two axes as colours, or over one as a line; the best place is marked.
@@ -31,6 +33,7 @@ def heat_map(
         x: axis drawn along the bottom, unless it is a line's only one.
         y: axis drawn upwards, or None for a line.
         value: "prequential_loss" or "prequential_accuracy".
+        label: of a line in a legend, for several in the same axes; title of a map.
         axes: Matplotlib axes to draw in; a new figure when None.
 
     Returns:
@@ -44,18 +47,18 @@ def heat_map(
     if x == y:
         raise ValueError(f"y: expected another axis than x, got {y!r} twice")
     more = CRITERIA[one_of("value", value, CRITERIA)]
-    figure = Figure(figsize=(7, 4.6), layout="constrained") if axes is None else axes.figure
-    axis = figure.add_subplot() if axes is None else axes
-    label = value.replace("_", " ")
+    axis = axes_or_new(axes, (7, 4.6))
+    figure = axis.figure
+    called = value.replace("_", " ")
     shown, spread = _reduced(result, value, (x,) if y is None else (y, x), more)
     if np.isnan(shown).all():
         raise ValueError("result: expected a configuration that stayed healthy, got none")
     if y is None:
-        _draw_line(axis, result, x, shown, spread, more)
-        axis.set_ylabel(label)
+        _draw_line(axis, result, x, shown, spread, more, label)
+        axis.set_ylabel(called)
     else:
         mesh = axis.pcolormesh(shown, cmap="viridis" if more else "viridis_r")
-        figure.colorbar(mesh, ax=axis, label=label)
+        figure.colorbar(mesh, ax=axis, label=called)
         row, column = np.unravel_index(_best(shown, more), shown.shape)
         axis.plot(column + 0.5, row + 0.5, marker="*", ms=16, mfc="white", mec="black")
         _ticks(axis.xaxis, result.coords[x])
@@ -63,7 +66,9 @@ def heat_map(
         axis.set_ylabel(y)
     axis.set_xlabel(x)
     if axes is None:
-        axis.set_title(f"{label}; the star marks the best")
+        axis.set_title(f"{called}; the star marks the best")
+    if label is not None and y is not None:
+        axis.set_title(label)
     return figure
 
 
@@ -98,17 +103,27 @@ def _best(values: np.ndarray, more: bool) -> int:
 
 
 def _draw_line(
-    axis: Any, result: "Sweep", name: str, shown: np.ndarray, spread: np.ndarray, more: bool
+    axis: Any,
+    result: "Sweep",
+    name: str,
+    shown: np.ndarray,
+    spread: np.ndarray,
+    more: bool,
+    label: str | None,
 ) -> None:
+    beside_others = bool(axis.get_lines())
     places = np.asarray(result.coords[name])
     numeric = places.ndim == 1 and places.dtype.kind == "f"
     x = places if numeric else np.arange(len(places))
     order = np.argsort(x, kind="stable")
     x, shown, spread = x[order], shown[order], spread[order]
-    axis.plot(x, shown, color=COLOURS[0], marker=".")
-    axis.fill_between(x, shown - spread, shown + spread, color=COLOURS[0], alpha=0.15, lw=0)
+    (line,) = axis.plot(x, shown, marker=".", label=label_for(axis, label, "sweep"))
+    colour = line.get_color()
+    axis.fill_between(x, shown - spread, shown + spread, color=colour, alpha=0.15, lw=0)
     at = _best(shown, more)
-    axis.plot(x[at], shown[at], marker="*", ms=16, mfc="white", mec="black")
+    axis.plot(x[at], shown[at], marker="*", ms=16, mfc="white", mec=colour, color=colour)
+    if label is not None or beside_others:
+        axis.legend()
     if numeric and places.min() > 0 and places.max() > 30 * places.min():
         axis.set_xscale("log")
     elif not numeric:
