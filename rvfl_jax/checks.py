@@ -179,26 +179,10 @@ def real_numbers(name: str, value: Any) -> np.ndarray:
     return array.astype(float)
 
 
-def widened(X: Any) -> Any:
-    """Arrays of bfloat16 and its like, which NumPy takes for no numbers, as float32."""
-    dtype = getattr(X, "dtype", np.dtype(float))
-    if getattr(dtype, "kind", None) == "V" and jnp.issubdtype(dtype, jnp.floating):
-        return np.asarray(X).astype(np.float32)
-    return X
-
-
-def no_mask(name: str, values: Any) -> None:
-    """ValueError on a masked array, whose masked entries NumPy would read as what lies under."""
-    if isinstance(values, np.ma.MaskedArray):
-        raise ValueError(
-            f"{name}: expected numbers without a mask, got a masked array with"
-            f" {int(np.ma.count_masked(values))} masked entries; fill or drop them"
-        )
-
-
 def is_number(value: Any) -> bool:
     """Whether `value` is a real, finite Python or NumPy number."""
-    return isinstance(value, int | float | np.number) and math.isfinite(value)
+    real = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return real and math.isfinite(value)
 
 
 def differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from rvfl_jax.calibration import (
     no_guesses,
     scaled_guesses,
 )
-from rvfl_jax.checks import no_mask, one_of
+from rvfl_jax.checks import one_of, plain_array
 from rvfl_jax.estimator_base import Batch, Cache, EdRVFLBase, in_parts, row_weights
 from rvfl_jax.exact import grown_state
 from rvfl_jax.label_map import LabelMap
@@ -542,7 +542,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
 def _labels(name: str, y: Any) -> np.ndarray:
     """Labels of any hashable kind, numbers among them integral."""
-    no_mask(name, y)
+    if isinstance(y, np.ndarray):
+        y = plain_array(name, y)
     if hasattr(y, "to_numpy"):
         y = y.to_numpy()
     if not isinstance(y, np.ndarray | list | tuple):

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from rvfl_jax import programs
 from rvfl_jax.buckets import padded, rows_for
 from rvfl_jax.calibration import Guesses, joined_guesses
-from rvfl_jax.checks import NumericalError, differences, no_mask, one_of, real_numbers, widened
+from rvfl_jax.checks import NumericalError, differences, one_of, plain_array, real_numbers
 from rvfl_jax.exact import check_forgetting
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.programs import Design, Knowledge, Rows, fading_of
@@ -177,9 +177,10 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, *, reset: bool, **options: Any) -> np.ndarray:
         """(n, s) finite numbers, with the names and the number of features checked."""
-        no_mask("X", X)
+        if isinstance(X, np.ndarray | jax.Array):
+            X = plain_array("X", X)
         checked: np.ndarray = validate_data(
-            self, widened(X), reset=reset, dtype="numeric", accept_sparse=False, **options
+            self, X, reset=reset, dtype="numeric", accept_sparse=False, **options
         )
         return checked.astype(float) if checked.dtype.kind not in "fiub" else checked
 

@@ -3,13 +3,14 @@
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 from jax.tree_util import Partial
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from rvfl_jax import programs
-from rvfl_jax.checks import no_mask, one_of
+from rvfl_jax.checks import one_of, plain_array
 from rvfl_jax.estimator_base import Batch, EdRVFLBase, row_weights
 from rvfl_jax.learner import ENSEMBLES
 from rvfl_jax.whole import all_or_nothing, of_one_moment
@@ -162,7 +163,8 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
             )
         self._design()
         X = self._validated(X, reset=reset)
-        no_mask("y", y)
+        if isinstance(y, np.ndarray | jax.Array):
+            y = plain_array("y", y)
         y = check_array(y, ensure_2d=False, dtype=float, input_name="y")
         if len(X) != len(y):
             raise ValueError(f"y: expected {len(X)} targets, one a row of X, got {len(y)}")

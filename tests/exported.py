@@ -12,9 +12,7 @@ import numpy as np
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor
 from rvfl_jax.linalg import precision_scope
-from rvfl_jax.model_commands import Table
 from rvfl_jax.serving import export_learner, export_model
-from rvfl_jax.tables import Part
 from tests.streams import blobs, ragged_stream
 
 ROWS = (1, 7, 64, 300)
@@ -52,8 +50,9 @@ def learner(folder, name, precision="double", **options):
     write(folder, name, export, answer, run.state.theta.dtype)
 
 
-def classifier(folder, name, declared=None, rows=ROWS, **options):
+def classifier(folder, name, declared=None, rows=ROWS, shift=0.0, spread=1.0, **options):
     X, y = blobs(200)
+    X = X * spread + shift
     model = EdRVFLClassifier(**OPTIONS | options)
     for part in (slice(0, 120), slice(120, None)):
         model.partial_fit(X[part], NAMES[y[part]], classes=declared)
@@ -73,22 +72,25 @@ def regressor(folder, name, outputs, **options):
     )
 
 
-def table(folder, name):
-    """A model of the command line takes raw features."""
+def scaled(folder, name):
+    """A model that scales by itself takes raw features."""
+    rng = np.random.default_rng(2)
+    classifier(folder, name, shift=rng.normal(size=6), spread=rng.uniform(0.1, 9, 6), scale="first")
+
+
+def given(folder, name):
+    """A model takes raw features that the file standardises."""
     X, y = blobs(200)
     rng = np.random.default_rng(2)
     mean, scale = rng.normal(size=6), rng.uniform(0.1, 3.0, 6)
-    kept = Table("species", list("abcdef"), mean.tolist(), scale.tolist())
 
     def standardised(X):
-        return kept.inputs(Part(kept.columns, X, None))
+        return (X - mean) / scale
 
     model = EdRVFLClassifier(**OPTIONS).fit(standardised(X), NAMES[y].astype(object))
 
     def export(path, size):
-        export_model(
-            model, path, batch_size=size, mean=kept.mean, scale=kept.scale, columns=kept.columns
-        )
+        export_model(model, path, batch_size=size, mean=mean, scale=scale, columns=list("abcdef"))
 
     write(folder, name, export, lambda X: model.predict_proba(standardised(X)))
 
@@ -105,7 +107,8 @@ CASES = {
     "classifier_long": lambda *at: classifier(*at, rows=(64, 4096, 4097, 9000)),
     "regressor": lambda *at: regressor(*at, (), num_layers=3),
     "regressor_median": lambda *at: regressor(*at, (2,), ensemble="median"),
-    "table": table,
+    "given": given,
+    "scaled": scaled,
 }
 
 if __name__ == "__main__":

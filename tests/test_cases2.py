@@ -266,12 +266,12 @@ def test_20_bfloat16_is_a_number_like_others():
 @pytest.mark.parametrize("kind", [EdRVFLClassifier, EdRVFLRegressor])
 def test_20_masks_are_refused(kind):
     masked = np.ma.masked_array(X, X > 2)
-    with pytest.raises(ValueError, match="X: expected numbers without a mask"):
+    with pytest.raises(ValueError, match="X: expected values everywhere"):
         kind(**SMALL).fit(masked, Y)
     model = kind(**SMALL).fit(X, Y)
-    with pytest.raises(ValueError, match="X: expected numbers without a mask"):
+    with pytest.raises(ValueError, match="X: expected values everywhere"):
         model.predict(masked)
-    with pytest.raises(ValueError, match="y: expected"):
+    with pytest.raises(ValueError, match="y: expected values everywhere"):
         model.partial_fit(X, np.ma.masked_array(Y, Y == 2))
 
 

@@ -14,7 +14,7 @@ from jax import export
 
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor
-from rvfl_jax.model_commands import _opened
+from rvfl_jax.model_file import load_model
 from rvfl_jax.serving import PLATFORMS, export_learner, export_model
 from tests.streams import blobs, environment
 from tests.test_model_commands import FIT, NAMES, table
@@ -70,7 +70,7 @@ OTHERS += ["classifier_discriminant", "classifier_long", "regressor", "regressor
 
 @pytest.mark.parametrize(
     "cases",
-    [["learner", "classifier", "table"], OTHERS],
+    [["learner", "classifier", "given", "scaled"], OTHERS],
     ids=["few", "others"],
 )
 @pytest.mark.slow
@@ -169,8 +169,10 @@ def test_a_model_of_the_command_line_takes_raw_features(tmp_path, capsys):
     table().to_csv(tmp_path / "a.csv", index=False)
     assert main(["fit", str(tmp_path / "a.csv"), *FIT, "--out", str(tmp_path / "model")]) == 0
     capsys.readouterr()
-    model, read = _opened(tmp_path / "model")[:2]
-    export_model(model, tmp_path / "a.npz", mean=read.mean, scale=read.scale, columns=read.columns)
+    model = load_model(tmp_path / "model")
+    export_model(model, tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="scales by itself"):
+        export_model(model, tmp_path / "b.npz", mean=np.zeros(5))
     predict, members, metadata = loaded(tmp_path / "a.npz")
     assert metadata["columns"] == ["a", "b", "c", "d", "e"]
     assert metadata["standardised"]
@@ -178,7 +180,9 @@ def test_a_model_of_the_command_line_takes_raw_features(tmp_path, capsys):
     (part,) = read_parts(str(tmp_path / "a.csv"), rows=1000, label="species", needs_label=True)
     with jax.enable_x64(True):
         got = np.asarray(predict.call(part.X))
-    np.testing.assert_array_equal(got, model.predict_proba(read.inputs(part)))
+    np.testing.assert_array_equal(
+        got, model.predict_proba(pd.DataFrame(part.X, columns=list("abcde")))
+    )
 
 
 @pytest.mark.parametrize("given", [{"mean": np.arange(6.0)}, {"scale": np.arange(1.0, 7.0)}])

@@ -199,7 +199,8 @@ def read_while_writing(model, change, answer, seconds, readers=4):
     for thread in threads:
         thread.start()
     try:
-        while time.monotonic() < over and not faults:
+        # On a busy machine a reader may wait for long.
+        while (time.monotonic() < over or len(given) < 5) and not faults:
             change(model)
             stood.add(answer(model))
     finally:
@@ -231,7 +232,7 @@ def test_readers_beside_a_writer_see_models_that_stood(seconds):
     stood, given, faults = read_while_writing(fitted(k=1.0), change, answer, seconds)
     assert not faults
     assert given <= stood
-    assert len(given) > 5
+    assert len(given) >= 5
 
 
 def test_pickles_and_counts_beside_a_writer_are_of_one_model():
@@ -247,6 +248,7 @@ def test_pickles_and_counts_beside_a_writer_are_of_one_model():
     _, given, faults = read_while_writing(model, change, answer, 1, readers=2)
     assert not faults
     assert all(len(set(counts)) == 1 for counts in given)
+    assert len(given) >= 5
 
 
 def test_several_writers_take_turns():
