@@ -29,22 +29,24 @@ class Table(NamedTuple):
 
 
 class Fingerprint:
-    """SHA-256 of a table's rows, whatever file they come from and in whatever parts."""
+    """SHA-256 of a table's rows, whatever file they come from, in whatever parts and order."""
 
     def __init__(self) -> None:
-        self._numbers, self._labels = hashlib.sha256(), hashlib.sha256()
+        self._sum, self._rows = 0, 0
 
     def add(self, part: Part) -> None:
-        """The next rows, with their labels."""
+        """More rows, with their labels."""
+        assert part.labels is not None
         # Zero has two signs.
-        self._numbers.update(np.ascontiguousarray(part.X + 0.0).astype("<f8").tobytes())
-        for label in part.labels or ():
-            text = label.encode()
-            self._labels.update(f"{len(text)}:".encode() + text)
+        X = np.ascontiguousarray(part.X + 0.0, "<f8")
+        for row, label in zip(X, part.labels, strict=True):
+            digest = hashlib.sha256(row.tobytes() + label.encode()).digest()
+            self._sum += int.from_bytes(digest, "big")
+        self._rows += len(X)
 
     def hex(self) -> str:
         """Of all rows so far."""
-        return hashlib.sha256(self._numbers.digest() + self._labels.digest()).hexdigest()
+        return hashlib.sha256(f"{self._rows} {self._sum}".encode()).hexdigest()
 
 
 class Kept(NamedTuple):

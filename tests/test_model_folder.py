@@ -165,7 +165,9 @@ def test_a_table_is_learned_once(learned, model, capsys):
     a, b = learned[0] / "a.csv", learned[0] / "b.csv"
     assert called(capsys, "partial-fit", model, a)[0] == 0
     before = (model / "model.npz").read_bytes()
-    table(seed=1).to_parquet(learned[0] / "again.parquet")
+    table(seed=1).sample(frac=1, random_state=0).to_parquet(
+        learned[0] / "again.parquet", index=False
+    )
     for source in (a, learned[0] / "again.parquet", learned[0] / "first.csv"):
         status, out, err = called(capsys, "partial-fit", model, source, "--batch-rows", 50)
         assert (status, out, err.count("\n")) == (2, "", 1)
