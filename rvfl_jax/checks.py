@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rvfl_jax.forks import refuse_after_fork
+
 Word = TypeVar("Word", bound=str)
 
 
@@ -30,7 +32,11 @@ def is_key(leaf: Any) -> bool:
 
 
 def prng_key(name: str, key: Any) -> None:
-    """ValueError unless `key` is one PRNG key of `jax.random.key`, or a raw one of `PRNGKey`."""
+    """ValueError unless `key` is one PRNG key of `jax.random.key`, or a raw one of `PRNGKey`.
+
+    RuntimeError where nothing could be drawn from it, in a process forked while JAX was in use.
+    """
+    refuse_after_fork()
     shape = getattr(key, "shape", None)
     raw = getattr(key, "dtype", None) == np.uint32 and shape in ((2,), (4,))
     if not raw and not (is_key(key) and shape == ()):

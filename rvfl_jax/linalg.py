@@ -17,6 +17,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from rvfl_jax.checks import one_of
+from rvfl_jax.forks import refuse_after_fork
 from rvfl_jax.types import Array
 
 PRECISIONS = ("double", "single")
@@ -82,12 +83,18 @@ def precision_scope(precision: str) -> AbstractContextManager[Any]:
 
     Raises:
         ValueError: on any other name.
+        RuntimeError: in a process forked while JAX was in use.
     """
+    refuse_after_fork()
     return jax.enable_x64(one_of("precision", precision, PRECISIONS) == "double")
 
 
 def scope_of(array: Array) -> AbstractContextManager[Any]:
-    """The context in which a float64 array stays float64, whatever the global setting."""
+    """The context in which a float64 array stays float64, whatever the global setting.
+
+    RuntimeError in a process forked while JAX was in use.
+    """
+    refuse_after_fork()
     needed = array.dtype == jnp.float64 and jnp.result_type(float) != jnp.float64
     return jax.enable_x64(True) if needed else nullcontext()
 
