@@ -104,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from rvfl_jax.experiment import Config, compare, plain, save_results
     from rvfl_jax.plots import comparison_figure
     from rvfl_jax.report import closing_lines, comparison_table
-    from rvfl_jax.results_folder import check_results, config_of
+    from rvfl_jax.results_folder import check_folder, check_results, config_of
 
     options = {
         name: value
@@ -118,6 +118,8 @@ def _run(arguments: argparse.Namespace) -> int:
     mine = plain(asdict(config))
     ours = arguments.resume and config_of(arguments.out / "results.json") == mine
     check_results(arguments.out, names, force=arguments.force or ours)
+    if arguments.checkpoint is not None:
+        check_folder("--checkpoint", arguments.checkpoint)
     with _progress(arguments.quiet) as progress:
         result: Comparison = compare(
             config,

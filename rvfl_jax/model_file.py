@@ -37,7 +37,8 @@ def save_model(
     Args:
         model: `EdRVFLClassifier` or `EdRVFLRegressor`.
         folder: gets `model.npz`; one that is there is replaced in one move.
-        notes: what else to keep with it, as JSON; `notes_of` reads it.
+        notes: what else to keep with it, as JSON; `notes_of` reads it. When None, what the model
+            was loaded with, unless it has been fitted anew.
 
     Raises:
         ValueError: if the model has learned nothing, or has parameters or labels that JSON cannot
@@ -47,6 +48,9 @@ def save_model(
     if not hasattr(model, "_known"):
         raise ValueError("model: expected a fitted estimator, got one that has learned nothing")
     model = as_it_stands(model)
+    if notes is None and hasattr(model, "_noted"):
+        beginning, noted = model._noted
+        notes = noted if beginning is model._began_with else None
     described: dict[str, Any] = {
         "kind": type(model).__name__,
         "parameters": {name: _encoded(name, v) for name, v in model.get_params().items()},
@@ -98,6 +102,9 @@ def load_model(folder: str | Path) -> Any:
         if described.get("balanced") is not None:
             model._balanced = _decoded(described["balanced"])
     model._began_with = model._beginning()
+    if described["notes"]:
+        # They belong to what began then, and a new beginning has another.
+        model._noted = (model._began_with, described["notes"])
     return model
 
 

@@ -1,5 +1,6 @@
 """The folder of a model: several writers, killed ones, links, undo, and files of before."""
 
+import copy
 import io
 import json
 import os
@@ -19,6 +20,7 @@ import rvfl_jax
 from rvfl_jax import locks
 from rvfl_jax.checkpoint import load_checkpoint_file, save_checkpoint, write_npz
 from rvfl_jax.cli import main
+from rvfl_jax.model_file import notes_of
 from rvfl_jax.model_folder import BEFORE, LOCK
 from tests.streams import environment
 from tests.test_model_commands import FIT, called, table
@@ -373,6 +375,10 @@ def test_unusable_folders_are_refused_before_anything_begins(
         status, printed, err = called(capsys, *command, "--out", out)
         assert (status, printed, err.count("\n")) == (2, "", 1)
         assert f"--out: expected a folder, got {out}" in err
+    command = ["run", "--out", tmp_path / "results", "--checkpoint", out]
+    status, printed, err = called(capsys, *command)
+    assert (status, printed, err.count("\n")) == (2, "", 1)
+    assert f"--checkpoint: expected a folder, got {out}" in err
     assert file.read_text() == "mine"
     for out, message in ((file / "p.npz", "--out: expected a folder"), (tmp_path, "expected a fi")):
         status, printed, err = called(capsys, "export", model, "--out", out, "--force")
@@ -447,8 +453,7 @@ def test_python_and_the_command_line_have_one_model(learned, model, tmp_path, ca
     table().to_csv(tmp_path / "t.csv", index=False)
 
     def score(folder):
-        command = ["evaluate", folder, tmp_path / "t.csv", "--label", "species"]
-        found = json.loads(called(capsys, *command)[1])
+        found = json.loads(called(capsys, "evaluate", folder, tmp_path / "t.csv")[1])
         return found["accuracy"] * found["rows_of_known_classes"] / found["rows"]
 
     here = rvfl_jax.load_model(model)
@@ -461,8 +466,16 @@ def test_python_and_the_command_line_have_one_model(learned, model, tmp_path, ca
     same(arrays_of(tmp_path / "python"), arrays_of(model))
     assert here.score(features, y) == pytest.approx(score(model)) == score(tmp_path / "python")
     assert here.score(features, y) > 0.9
+    # What the command line noted of tables stays with a model, until it begins anew.
+    status, _, err = called(capsys, "partial-fit", tmp_path / "python", learned[0] / "first.csv")
+    assert status == 2
+    assert "got a table learned before" in err
+    rvfl_jax.save_model(copy.deepcopy(here), tmp_path / "copy")
+    assert notes_of(tmp_path / "copy") == notes_of(tmp_path / "python") != {}
+    rvfl_jax.save_model(here.fit(features, y), tmp_path / "anew")
+    assert notes_of(tmp_path / "anew") == {}
     with pytest.raises(ValueError, match="feature names"):
-        here.partial_fit(features[["b", "a", "c", "d", "e"]], y)
+        rvfl_jax.load_model(model).partial_fit(features[["b", "a", "c", "d", "e"]], y)
 
 
 def test_models_made_in_python_learn_on_the_command_line(tmp_path, capsys):
