@@ -340,6 +340,15 @@ def test_without_a_network_one_line_comes_at_once(arrays, tmp_path, monkeypatch,
         )
 
 
+def test_a_package_that_does_not_fit_is_one_line(tmp_path, monkeypatch):
+    """torchvision built for another torch raises a RuntimeError where it is imported."""
+    (tmp_path / "timm.py").write_text("raise RuntimeError('operator nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(ValueError, match="timm cannot be imported: operator nms does not exist"):
+        encoders.load_image_model("timm:x", random_weights=True)
+
+
 def test_a_hub_that_never_answers_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(hub, "WAIT_S", 0.1)
     monkeypatch.setattr(hub, "urlopen", lambda *_, **__: time.sleep(1) or io.BytesIO())

@@ -79,20 +79,21 @@ def _resnet56(path: Path) -> ImageModel:
 
 @contextmanager
 def _named(what: str, remedy: str) -> Iterator[None]:
-    """Whatever loading raises becomes one line that says what was to be loaded."""
+    """Whatever loading raises becomes one line, but for packages that are not installed."""
     try:
         yield
     except ImportError:
         raise
     except Exception as error:
         # Of an HTTP client, say, which the packages have changed before.
-        why = (str(error) or type(error).__name__).splitlines()[0]
+        why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise ValueError(f"model: {what}: {why}{remedy}") from None
 
 
 def _timm(name: str, random_weights: bool) -> ImageModel:
-    import timm
-    import torch
+    with _named("timm cannot be imported", ""):
+        import timm
+        import torch
     from PIL import Image
 
     torch.manual_seed(0)
@@ -112,8 +113,9 @@ def _timm(name: str, random_weights: bool) -> ImageModel:
 
 
 def _hugging_face(name: str, random_weights: bool) -> ImageModel:
-    import torch
-    import transformers
+    with _named("transformers cannot be imported", ""):
+        import torch
+        import transformers
     from PIL import Image
 
     torch.manual_seed(0)
