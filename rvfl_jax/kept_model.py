@@ -13,7 +13,7 @@ import numpy as np
 from rvfl_jax.estimator import EdRVFLClassifier
 from rvfl_jax.model_file import load_model, notes_of, save_model
 from rvfl_jax.model_folder import before_kept
-from rvfl_jax.tables import Part, unnamed
+from rvfl_jax.tables import Part, sole_label, unnamed
 
 
 class Table(NamedTuple):
@@ -75,10 +75,15 @@ class Kept(NamedTuple):
         return labels
 
     def known(self) -> Mapping[str, Any]:
-        """Classes met so far, by their text."""
+        """Classes met so far, by their text and by that which a table has for it.
+
+        Earlier releases learned "0.0" where tables say "0" now.
+        """
         if not hasattr(self.model, "num_rows_seen_"):
             return {}
-        return {str(label): label for label in self.model.classes_.tolist()}
+        labels = self.model.classes_.tolist()
+        exact = {str(label): label for label in labels}
+        return {sole_label(text): label for text, label in exact.items()} | exact
 
     def learn(self, part: Part) -> None:
         """The next batch."""

@@ -146,7 +146,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     """
     kept = opened(_model_folder(arguments), arguments.label)
     classes = [str(label) for label in kept.model.classes_]
-    column_of = {label: c for c, label in enumerate(classes)}
+    place = {label: c for c, label in enumerate(kept.model.classes_.tolist())}
+    column_of = {text: place[label] for text, label in kept.known().items()}
     probabilities, truth = [], []
     unknown: Counter[str] = Counter()
     for part in _parts(arguments, kept.table, "evaluated", needs_label=True):

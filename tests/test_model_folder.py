@@ -502,6 +502,22 @@ def test_models_made_in_python_learn_on_the_command_line(tmp_path, capsys):
     assert "expected a classifier, got EdRVFLRegressor" in err
 
 
+def test_labels_of_before_are_the_same_classes(tmp_path, capsys):
+    """Earlier releases kept "0.0" of a table as it stood."""
+    X = table().drop(columns="species")
+    y = np.array(["0.0", "1.0", "2"])[np.arange(len(X)) % 3]
+    options = {"num_layers": 1, "num_nodes": 12, "random_state": 0, "scale": "first"}
+    made = rvfl_jax.EdRVFLClassifier(**options).partial_fit(X, y)
+    rvfl_jax.save_model(made, tmp_path / "m")
+    for text in (y, np.arange(len(X)) % 3):
+        X.assign(label=text).to_csv(tmp_path / "t.csv", index=False)
+        found = json.loads(called(capsys, "evaluate", tmp_path / "m", tmp_path / "t.csv")[1])
+        assert found["accuracy"] == pytest.approx(made.score(X, y))
+        assert set(found["accuracy_by_class"]) == {"0.0", "1.0", "2"}
+    status, _, err = called(capsys, "partial-fit", tmp_path / "m", tmp_path / "t.csv")
+    assert (status, err) == (0, f"Wrote {tmp_path / 'm'}: {2 * len(X)} rows, 3 classes.\n")
+
+
 def test_predictions_come_while_rows_come(learned, model):
     """In a process of its own: a row's prediction is there before the next row is written."""
     line = [sys.executable, "-m", "rvfl_jax", "predict", str(model), "-"]
