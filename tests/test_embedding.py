@@ -340,6 +340,14 @@ def test_without_a_network_one_line_comes_at_once(arrays, tmp_path, monkeypatch,
         )
 
 
+def test_who_has_asked_to_be_offline_is(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(hub, "reachable", None)
+    with hub.downloads_or_cache():
+        assert os.environ["HF_HUB_OFFLINE"] == "1"
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
 def test_a_package_that_does_not_fit_is_one_line(tmp_path, monkeypatch):
     """torchvision built for another torch raises a RuntimeError where it is imported."""
     (tmp_path / "timm.py").write_text("raise RuntimeError('operator nms does not exist')")
