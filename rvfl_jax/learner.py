@@ -1,5 +1,7 @@
 """Build a `Learner` out of a plain step, and the ensembles that turn scores into one guess."""
 
+import inspect
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -127,6 +129,40 @@ def _own_program(function: Callable[..., Any]) -> Callable[..., Any]:
     # Making one takes a millisecond, and few learners are ever called.
     compiled = cache(lambda: jax.jit(function))
     return lambda *args, **kwargs: compiled()(*args, **kwargs)
+
+
+class LearnerProgram:
+    """A function whose first argument is a learner, compiled.
+
+    Equal learners share its programs, which JAX keeps. One that is equal to itself alone has its
+    own, which are freed with it: a process may make any number of them.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        """Take the function and the options of `jax.jit`, with arguments by name."""
+        self._function, self._options = function, options
+        self._shared = jax.jit(function, **options)
+
+    def __call__(self, learner: Learner, *args: Any, **kwargs: Any) -> Any:
+        """What the function gives."""
+        if learner.recipe is not None:
+            return self._shared(learner, *args, **kwargs)
+        if self not in learner.own_programs:
+            # The learner holds the program, which must not hold it: else both would stay.
+            one = weakref.ref(learner)
+
+            def function(*args: Any, **kwargs: Any) -> Any:
+                return self._function(one(), *args, **kwargs)
+
+            function.__signature__ = _without_first(self._function)  # type: ignore[attr-defined]
+            learner.own_programs[self] = jax.jit(function, **self._options)
+        return learner.own_programs[self](*args, **kwargs)
+
+
+def _without_first(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of `partial(function, first)`."""
+    signature = inspect.signature(function)
+    return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
 def _with_programs(learner: Learner, program: Callable[[str], Callable[..., Any]]) -> Learner:

@@ -4,7 +4,6 @@ Batches between two decisions are handed over in blocks, since one product with 
 runs nearer to the machine's limit than many products with few.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ from jax import lax
 
 from rvfl_jax.batches import Batches, met, where_asked
 from rvfl_jax.evaluation import Evaluation, Examined, embed_test, look
+from rvfl_jax.learner import LearnerProgram
 from rvfl_jax.types import Array, Learner, State
 
 BLOCK_ROWS = 1024
@@ -116,4 +116,4 @@ def run_blocks(
     return form.finish(state, sums, learned, *batches.after(plan.last[-1])), record
 
 
-scan_blocks = partial(jax.jit, static_argnames="num_batches")(run_blocks)
+scan_blocks = LearnerProgram(run_blocks, static_argnames="num_batches")

@@ -5,7 +5,6 @@ hands back plain arrays; the scan itself is in `rvfl_jax.scan`.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from rvfl_jax.devices import LAYOUTS, as_auto, fetch, on_devices, place_batches
 from rvfl_jax.evaluation import Examined, columns_met, worth_following
 from rvfl_jax.failure import REMEDY, raise_if_unhealthy
 from rvfl_jax.history import StepRecord, build_history
+from rvfl_jax.learner import LearnerProgram
 from rvfl_jax.linalg import precision_scope
 from rvfl_jax.on_request import plan_blocks, run_blocks, scan_blocks
 from rvfl_jax.progress import track
@@ -44,8 +44,7 @@ from rvfl_jax.stream import check_stream
 from rvfl_jax.types import Array, Evaluate, Layout, Learner, Precision, Run, State, Stream
 
 
-@partial(jax.jit, static_argnames="num_classes")
-def _offline_scores(
+def _scores_of_the_expert(
     learner: Learner, state: State, batches: Batches, X_test: Array, num_classes: int
 ) -> Array:
     X = batches.X.reshape(-1, batches.X.shape[-1])
@@ -53,6 +52,9 @@ def _offline_scores(
     assert learner.fit_offline is not None
     fitted = learner.fit_offline(state, X, Y, batches.weight.reshape(-1))
     return learner.scores(fitted, X_test)
+
+
+_offline_scores = LearnerProgram(_scores_of_the_expert, static_argnames="num_classes")
 
 
 def offline_scores(

@@ -1,6 +1,5 @@
 """A learner along a stream as one `lax.scan`: the pure function, and its compiled forms."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ from jax import lax
 from rvfl_jax.batches import Batches, met
 from rvfl_jax.evaluation import Examined, begin_to_follow, embed_test, look
 from rvfl_jax.history import StepRecord
+from rvfl_jax.learner import LearnerProgram
 from rvfl_jax.types import Array, Carry, Learner, State
 
 
@@ -79,28 +79,23 @@ def scan_stream(
     return carry, seen, followed, record
 
 
-@partial(jax.jit, static_argnames=("num_features", "num_classes"))
-def init_state(learner: Learner, key: Array, num_features: int, num_classes: int) -> State:
-    """`learner.init`, compiled."""
+def _init(learner: Learner, key: Array, num_features: int, num_classes: int) -> State:
     return learner.init(key, num_features, num_classes)
 
 
-@jax.jit
-def begin_jit(learner: Learner, state: State, X: Array, weight: Array) -> Carry:
-    """`learner.stream.begin`, compiled."""
+def _begin(learner: Learner, state: State, X: Array, weight: Array) -> Carry:
     return learner.stream.begin(state, X, weight)
 
 
-@jax.jit
-def finish_jit(learner: Learner, carry: Carry) -> State:
-    """`learner.stream.finish`, compiled."""
+def _finish(learner: Learner, carry: Carry) -> State:
     return learner.stream.finish(carry)
 
 
-embed_jit = jax.jit(embed_test)
-begin_to_follow_jit = jax.jit(begin_to_follow)
-scan_jit = partial(jax.jit, static_argnames="num_steps", donate_argnames=("carry", "followed"))(
-    scan_stream
+init_state = LearnerProgram(_init, static_argnames=("num_features", "num_classes"))
+begin_jit, finish_jit = LearnerProgram(_begin), LearnerProgram(_finish)
+embed_jit, begin_to_follow_jit = LearnerProgram(embed_test), LearnerProgram(begin_to_follow)
+scan_jit = LearnerProgram(
+    scan_stream, static_argnames="num_steps", donate_argnames=("carry", "followed")
 )
 
 
@@ -132,4 +127,4 @@ def run_whole(
     return learner.stream.finish(carry), record
 
 
-whole_stream = partial(jax.jit, static_argnames=("num_steps", "follow"))(run_whole)
+whole_stream = LearnerProgram(run_whole, static_argnames=("num_steps", "follow"))

@@ -195,6 +195,7 @@ class Learner:
         description: the method and its configuration in words, for records.
         recipe: how it was made; None for one put together by hand.
         origin: which call makes it again in another process; None for one put together by hand.
+        own_programs: what was compiled for it alone, freed with it; none where it has a recipe.
     """
 
     init: Callable[..., State]
@@ -208,6 +209,7 @@ class Learner:
     description: str = ""
     recipe: Recipe | None = field(default=None, init=False)
     origin: Origin | None = field(default=None, init=False)
+    own_programs: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
         """The numbers, and all else."""

@@ -1,11 +1,11 @@
 """A process forked while JAX is in use gets an error in place of a wait without end."""
 
+import os
 import subprocess
 import sys
 
+import jax
 import pytest
-
-from tests.streams import environment
 
 BEGIN = """
 import multiprocessing, os, sys, traceback, warnings
@@ -75,11 +75,19 @@ if __name__ == "__main__":
 """
 
 
+# What these processes compile is not what is tested.
+CACHE = {
+    "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir or "",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+}
+
+
 def printed(tmp_path, code):
     (tmp_path / "user.py").write_text(BEGIN + code)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "user.py")],
-        env=environment() | {"PYTHONPATH": "."},
+        env={**os.environ, **CACHE, "PYTHONPATH": "."},
         capture_output=True,
         text=True,
         timeout=120,

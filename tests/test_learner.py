@@ -1,5 +1,7 @@
 """A learner is a pytree of its numbers, and learners made alike share their programs."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import jax
@@ -169,3 +171,65 @@ def test_traced_numbers_make_equal_learners_only_of_themselves():
 
     look(1.0)
     assert seen == [True, False, False, True]
+
+
+def batches(rows=36):
+    X, y = blobs(rows, features=5)
+    return ((X[i : i + 12], y[i : i + 12]) for i in range(0, rows, 12))
+
+
+@pytest.mark.parametrize("kind", [rvfl_jax.edrvfl, rvfl_jax.fine_tuned_edrvfl])
+def test_thirty_streams_each_with_a_new_learner_make_no_new_programs(kind):
+    def run(ridge):
+        strength = {"k": 0.5 + ridge} if kind is rvfl_jax.edrvfl else {}
+        learner = kind(num_layers=1, num_nodes=12, ridge=ridge, **strength)
+        return rvfl_jax.run_stream(learner, batches(), key=KEY, num_classes=4)
+
+    first = run(1.0)
+    with counted_compilations() as made:
+        last = [run(1.0 + i) for i in range(30)][-1]
+    assert not made
+    assert not np.allclose(first.state.theta, last.state.theta, rtol=1e-3)
+
+
+def test_two_hundred_estimators_of_one_design_make_no_new_programs():
+    X, y = blobs(24, features=5)
+
+    def learned(i):
+        model = rvfl_jax.EdRVFLClassifier(1, 12, ridge=1.0 + i, random_state=i)
+        return model.partial_fit(X, y).predict_proba(X)
+
+    learned(0)
+    with counted_compilations() as made:
+        for i in range(200):
+            learned(i)
+    assert not made
+
+
+def own_activation():
+    return make(num_layers=1, num_nodes=12, activation=lambda z: jnp.tanh(z))
+
+
+def use_in_every_way(learner):
+    X, y = blobs(24, features=5)
+    state = rvfl_jax.run_stream(learner, batches(), key=KEY, num_classes=4).state
+    learner.predict(state, X)
+    learner.step(state, X, np.eye(4)[y])
+    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=2, num_batches=2, seed=0)
+    rvfl_jax.run_stream(learner, stream, key=KEY, test=(X, y))
+    rvfl_jax.run_stream(learner, stream, key=KEY, guesses=False)
+
+
+def test_programs_of_a_learner_with_a_function_of_its_own_are_freed_with_it():
+    learner = own_activation()
+    gone = weakref.ref(learner)
+    use_in_every_way(learner)
+    programs = [weakref.ref(program) for program in learner.own_programs.values()]
+    assert len(programs) >= 7
+    with counted_compilations() as made:
+        use_in_every_way(learner)
+    assert not made, "and are made once"
+    del learner
+    gc.collect()
+    assert gone() is None
+    assert not any(program() for program in programs)
