@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         offline_edrvfl,
         separate_edrvfl,
     )
+    from rvfl_jax.predictor import Predictor
     from rvfl_jax.prequential import prequential_loss, prequential_losses
     from rvfl_jax.prior import with_prior
     from rvfl_jax.regressor import EdRVFLRegressor
@@ -49,6 +50,7 @@ _WHERE = {
     "History": "rvfl_jax.history",
     "Learner": "rvfl_jax.types",
     "NumericalError": "rvfl_jax.checks",
+    "Predictor": "rvfl_jax.predictor",
     "Run": "rvfl_jax.types",
     "StepInfo": "rvfl_jax.types",
     "Stream": "rvfl_jax.types",
@@ -124,6 +126,7 @@ __all__ = [
     "History",
     "Learner",
     "NumericalError",
+    "Predictor",
     "Run",
     "StepInfo",
     "Stream",

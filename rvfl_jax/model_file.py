@@ -135,6 +135,9 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
                 design, numbers, np.int32(0), num_features=width, num_outputs=capacity
             )
         )
+    # States of earlier releases did not tell their lambda.
+    ridge = np.full(state.ridge.shape, numbers["ridge"], state.ridge.dtype)
+    checkpoint.arrays.setdefault("['known'].state.ridge", ridge)
     # Files of earlier releases have counts and guesses in the precision of the model.
     kept = checkpoint.arrays.get("['known'].counts", np.zeros(0)).dtype
     dtype = np.dtype(model._dtype if kept == model._dtype else float)

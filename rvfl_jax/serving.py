@@ -1,12 +1,21 @@
 """Trained predictors as files that JAX and NumPy read alone: `export_model`, `export_learner`.
 
+    from rvfl_jax import Predictor
+
+    predictor = Predictor("digits.npz").warm_up(64)
+    labels = predictor.predict(X)
+
+`rvfl_jax.predictor` checks inputs, naming the row of a NaN, and pads them so that no number of rows
+compiles anew; its file can be copied to where this package is not. Without it:
+
     import jax, numpy as np
     from jax import export
 
     file = np.load("digits.npz")
     predict = export.deserialize(bytearray(file["predict"]))
     with jax.enable_x64(True):  # for a model in double precision
-        probabilities = predict.call(X)  # (n, s) to (n, classes)
+        probabilities = np.asarray(predict.call(X))  # (n, s) to (n, classes)
+    assert np.isfinite(probabilities).all()  # a row with NaN gets NaN, of which argmax makes 0
     labels = file["classes"][probabilities.argmax(axis=1)]
 
 `jax.export` needs the package flatbuffers beside JAX. X has the dtype of the model and as many
@@ -17,8 +26,9 @@ fixed `batch_size` one in all. The members of the file:
     classes    (classes,) labels in the order of the columns; not there for a regressor.
     metadata   bytes of a JSON object: `json.loads(file["metadata"].tobytes())`. It has `format`,
                `kind` ("classifier", "regressor" or "learner"), `precision`, `dtype`,
-               `num_features`, `batch_size` (null for any), `columns` (null where features have
-               no names), `standardised`, `platforms` and `versions`.
+               `num_features`, `batch_size` (null for any), `rows_at_once` (of the largest program
+               of an estimator), `columns` (null where features have no names), `standardised`,
+               `platforms` and `versions`.
 
 Answers have the bits of the model's own, on the same machine with the same versions. Inputs are not
 checked: a row with NaN gets NaN. JAX promises to read a file for six months of later releases.
@@ -59,6 +69,7 @@ class _Predictor(NamedTuple):
         num_features: s.
         dtype: of inputs and answers.
         classes: (m,) labels; None for a regressor.
+        rows_at_once: of the largest program of a model that pads its rows; None for a learner.
     """
 
     kind: str
@@ -67,6 +78,7 @@ class _Predictor(NamedTuple):
     num_features: int
     dtype: np.dtype[Any]
     classes: Any
+    rows_at_once: int | None = None
 
 
 class _Options(NamedTuple):
@@ -215,7 +227,7 @@ def _of_model(model: EdRVFLClassifier | EdRVFLRegressor) -> _Predictor:
         return answers[:, 0] if model._one_output else answers
 
     dtype = np.dtype(model._dtype)
-    return _Predictor(kind, model._program(), answer, model.n_features_in_, dtype, classes)
+    return _Predictor(kind, model._program(), answer, model.n_features_in_, dtype, classes, most)
 
 
 def _in_buckets(program: Callable[[Array], Array], X: Array, most: int) -> Array:
@@ -290,6 +302,7 @@ def _described(predictor: _Predictor, options: _Options) -> dict[str, Any]:
         "dtype": predictor.dtype.name,
         "num_features": s,
         "batch_size": None if size is None else positive_int("batch_size", size),
+        "rows_at_once": predictor.rows_at_once,
         "columns": None if names is None else [str(name) for name in names],
         "standardised": options.mean is not None or options.scale is not None,
         "platforms": [one_of("platforms", name, _KNOWN_PLATFORMS) for name in options.platforms],

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 
 from tests.streams import environment
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+README_FOLDER = Path(__file__).parents[1]
+README = (README_FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -71,9 +73,15 @@ def test_estimator_runs_as_printed(tmp_path):
 def test_long_runs_and_serving_run_as_printed(tmp_path):
     printed_by(EXAMPLES[2], tmp_path)
     assert (tmp_path / "strengths.png").stat().st_size > 10_000
-    without = "import sys\nsys.modules['rvfl_jax'] = None\n"
+    heavy = ["sklearn", "chex", "flax", "optax", "matplotlib", "rich"]
+    without = f"import sys\nfor name in {heavy}: sys.modules[name] = None\n"
     digits = printed_by(without + EXAMPLES[3], tmp_path).strip()
-    assert re.fullmatch(r"\[(\d) \1 \1\]", digits)
+    assert re.fullmatch(r"\[(\d) \1 \1\] 0\.\d+", digits)
+    # And from a copy of the one file.
+    shutil.copy(README_FOLDER / "rvfl_jax" / "predictor.py", tmp_path / "predictor.py")
+    alone = EXAMPLES[3].replace("from rvfl_jax import", "from predictor import")
+    without += "sys.modules['rvfl_jax'] = None\n"
+    assert printed_by(without + alone, tmp_path).strip() == digits
     # What is finished is only read again.
     printed_by(EXAMPLES[2], tmp_path)
 

@@ -1,6 +1,8 @@
 """Exported predictors answer without the package, and with the bits of their models."""
 
 import json
+import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from jax import export
+from ml_dtypes import bfloat16
 
 import rvfl_jax
-from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor
+from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, Predictor
+from rvfl_jax.estimator_base import EdRVFLBase
 from rvfl_jax.model_file import load_model
 from rvfl_jax.serving import PLATFORMS, export_learner, export_model
+from tests.compilations import counted_compilations
 from tests.streams import blobs, environment
 from tests.test_model_commands import FIT, NAMES, table
 
@@ -118,6 +123,7 @@ def test_members_and_metadata(tmp_path):
         "dtype": "float64",
         "num_features": 6,
         "batch_size": 5,
+        "rows_at_once": 4096,
         "columns": list("abcdef"),
         "standardised": False,
         "platforms": list(PLATFORMS),
@@ -329,3 +335,196 @@ def test_labels_of_leading_columns_leave_the_rest_out(tmp_path):
     with jax.enable_x64(True):
         told = np.asarray(export.deserialize(bytearray(file["predict"])).call(X))
     assert told.shape == (40, 4)
+
+
+# What reads these files: it checks, pads and compiles ahead.
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    """Models whose largest program has 32 rows, so that there are three to compile."""
+    monkeypatch.setattr(EdRVFLBase, "_rows_at_once", lambda self: 32)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"k": 1.0, "precision": "single"}, {"readout": "discriminant"}],
+    ids=["ridge", "forward", "discriminant"],
+)
+def test_once_warm_no_number_of_rows_compiles_and_answers_are_the_models(
+    tmp_path, few_rows, options
+):
+    X, y = blobs(103)
+    names = np.array(["ash", "beech", "cedar", "elm"])
+    model = EdRVFLClassifier(**SMALL | options).fit(X, names[y])
+    export_model(model, tmp_path / "a.npz")
+    expected = {n: model.predict_proba(X[:n]) for n in (1, 7, 8, 9, 31, 32, 33, 64, 71, 103)}
+    labels = model.predict(X)
+    predictor = Predictor(tmp_path / "a.npz").warm_up()
+    with counted_compilations() as made:
+        for n, probabilities in expected.items():
+            told = predictor.predict_proba(X[:n])
+            np.testing.assert_array_equal(told, probabilities)
+            assert told.dtype == model._dtype
+        for n in range(1, 104):
+            np.testing.assert_array_equal(predictor.predict(X[:n]), labels[:n])
+    assert not made
+    assert predictor.predict_proba(X[:0]).shape == (0, 4)
+    assert predictor.predict(X[:0]).shape == (0,)
+    assert len(repr(predictor)) < 300
+    again = pickle.loads(pickle.dumps(predictor))
+    np.testing.assert_array_equal(again.predict_proba(X[:9]), expected[9])
+
+
+def test_warm_up_to_some_rows_compiles_for_no_fewer(tmp_path):
+    X, _ = blobs(40)
+    export_model(fitted(), tmp_path / "a.npz")
+    predictor = Predictor(tmp_path / "a.npz")
+    with counted_compilations() as made:
+        predictor.warm_up(9)
+        assert len(made) == 2
+        for n in range(1, 17):
+            predictor.predict(X[:n])
+        assert len(made) == 2
+        predictor.predict(X[:17])
+    assert len(made) == 3
+    for bad in (0, 2.5, True, "8"):
+        with pytest.raises(ValueError, match="rows: expected an integer of at least 1"):
+            predictor.warm_up(bad)
+
+
+def test_predictors_of_learners_regressors_and_a_fixed_size(tmp_path, few_rows):
+    X, y = blobs(23)
+    targets = np.stack([X[:, 0], X[:, 1] ** 2], axis=1)
+    for target in (targets, targets[:, 0]):
+        model = EdRVFLRegressor(**SMALL).fit(X, target)
+        export_model(model, tmp_path / "r.npz")
+        predictor = Predictor(tmp_path / "r.npz")
+        np.testing.assert_array_equal(predictor.predict(X), model.predict(X))
+        with pytest.raises(ValueError, match="predict_proba: expected a classifier"):
+            predictor.predict_proba(X)
+    learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=8, ridge=0.5, k=0.0)
+    state, _ = learner.step(learner.init(jax.random.key(0), 6, 4), X, np.eye(4)[y])
+    export_learner(learner, state, tmp_path / "l.npz")
+    predictor = Predictor(tmp_path / "l.npz")
+    padded = np.vstack([X, np.zeros((9, 6))]).astype(np.float32)
+    np.testing.assert_array_equal(
+        predictor.predict_proba(X), learner.predict(state, padded)[: len(X)]
+    )
+    np.testing.assert_array_equal(
+        predictor.predict(X), np.asarray(learner.predict(state, X)).argmax(axis=1)
+    )
+    model = EdRVFLClassifier(**SMALL).fit(X, y)
+    export_model(model, tmp_path / "f.npz", batch_size=16)
+    predictor = Predictor(tmp_path / "f.npz").warm_up()
+    with counted_compilations() as made:
+        np.testing.assert_array_equal(predictor.predict_proba(X[:16]), model.predict_proba(X[:16]))
+        np.testing.assert_allclose(predictor.predict_proba(X), model.predict_proba(X), rtol=1e-9)
+    assert not made
+
+
+def changed(X, row, column, value):
+    X = X.copy()
+    X[row, column] = value
+    return X
+
+
+SOME = blobs(12)[0]
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (changed(SOME, 3, 2, np.nan), "got nan in row 3, column 'c' \\(1 such rows\\)"),
+        (changed(SOME, [4, 7], 0, np.inf), "got inf in row 4, column 'a' \\(2 such rows\\)"),
+        (changed(SOME, 5, 1, 1e39), "in float32, got 1e\\+39 in row 5, column 'b'"),
+        (changed(SOME.astype(bfloat16), 2, 2, np.nan), "got nan in row 2, column 'c'"),
+        (np.ma.masked_greater(SOME, 0), r"got a masked one at \(0, "),
+        (SOME[:, :5], r"X: expected shape \(n, 6\), got \(12, 5\)"),
+        (SOME[0], r"X: expected shape \(n, 6\), got \(6,\)"),
+        (SOME.astype(str), "X: expected real numbers, got dtype <U"),
+        (SOME * 1j, "X: expected real numbers"),
+        (pd.DataFrame(SOME, columns=list("abcdef"))[list("bacdef")], "columns in their order"),
+        (
+            pd.DataFrame(SOME[:, :5], columns=list("abcdx")),
+            r"got 2 missing \('e', 'f'\), 1 not known \('x'\)",
+        ),
+    ],
+)
+def test_a_predictor_says_what_it_cannot_take(tmp_path, X, message):
+    export_model(fitted(precision="single"), tmp_path / "a.npz", columns=list("abcdef"))
+    with pytest.raises(ValueError, match=message):
+        Predictor(tmp_path / "a.npz").predict(X)
+
+
+def test_frames_integers_and_narrow_floats_are_rows(tmp_path):
+    model = fitted()
+    export_model(model, tmp_path / "a.npz", columns=list("abcdef"))
+    predictor = Predictor(tmp_path / "a.npz")
+    frame = pd.DataFrame(SOME, columns=list("abcdef"))
+    np.testing.assert_array_equal(predictor.predict_proba(frame), model.predict_proba(SOME))
+    np.testing.assert_array_equal(predictor.predict(SOME.tolist()), model.predict(SOME))
+    for dtype in (int, bool, bfloat16):
+        X = SOME.astype(dtype)
+        np.testing.assert_array_equal(predictor.predict(X), model.predict(X.astype(float)))
+
+
+def test_an_answer_that_overflows_is_an_error(tmp_path):
+    export_model(fitted(), tmp_path / "a.npz")
+    with pytest.raises(ArithmeticError, match=r"in row 6 that overflows \(1 such rows\)"):
+        Predictor(tmp_path / "a.npz").predict(changed(SOME, 6, slice(None), 1.7e308))
+
+
+@pytest.mark.parametrize("damage", ["not there", "text", "another npz", "cut", "flipped"])
+def test_a_file_that_is_no_predictor(tmp_path, damage):
+    path = tmp_path / "a.npz"
+    if damage == "not there":
+        with pytest.raises(FileNotFoundError):
+            Predictor(path)
+        return
+    export_model(fitted(), path)
+    whole = path.read_bytes()
+    flipped = whole[:2000] + bytes([whole[2000] ^ 255]) + whole[2001:]
+    path.write_bytes({"cut": whole[:3000], "flipped": flipped}.get(damage, b"no predictor"))
+    if damage == "another npz":
+        np.savez(path, X=SOME)
+    with pytest.raises(ValueError, match=r"a\.npz: expected an exported predictor"):
+        Predictor(path)
+
+
+ALONE = """
+import sys
+for name in {blocked}:
+    sys.modules[name] = None
+import numpy as np
+sys.path.insert(0, {folder!r})
+from {module} import Predictor
+print(Predictor({path!r}).predict(np.load({rows!r})).tolist())
+"""
+
+
+@pytest.mark.parametrize("module", ["rvfl_jax", "copied"])
+def test_a_predictor_needs_jax_and_numpy_alone(tmp_path, module):
+    model = fitted()
+    export_model(model, tmp_path / "a.npz")
+    np.save(tmp_path / "rows.npy", SOME)
+    shutil.copy(rvfl_jax.predictor.__file__, tmp_path / "copied.py")
+    blocked = ["sklearn", "scipy.stats", "chex", "flax", "optax", "matplotlib", "rich", "pandas"]
+    code = ALONE.format(
+        blocked=blocked + ["rvfl_jax"] * (module == "copied"),
+        folder=str(tmp_path),
+        module=module,
+        path=str(tmp_path / "a.npz"),
+        rows=str(tmp_path / "rows.npy"),
+    )
+    assert json.loads(run("-c", code)) == model.predict(SOME).tolist()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="cannot fork")
+def test_a_predictor_in_a_forked_process_says_so(tmp_path, monkeypatch):
+    export_model(fitted(), tmp_path / "a.npz")
+    predictor = Predictor(tmp_path / "a.npz")
+    predictor.predict(SOME)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match=r"forked after JAX was in use.*spawn"):
+        predictor.predict(SOME)

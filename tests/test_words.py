@@ -33,6 +33,8 @@ def objects(tmp_path_factory):
     classifier = rvfl_jax.EdRVFLClassifier(num_layers=1, num_nodes=8).fit(X, y)
     regressor = rvfl_jax.EdRVFLRegressor(num_layers=1, num_nodes=8)
     path = tmp_path_factory.mktemp("words") / "c.npz"
+    rvfl_jax.export_learner(make(), run.state, path)
+    predictor = rvfl_jax.Predictor(path)
     save_checkpoint(path, run.state, {"run": "words"})
     encoder = encoders.random_patches((3, 2), 2, patch_size=2, pooling=1)
     learner = make()
@@ -68,6 +70,7 @@ def objects(tmp_path_factory):
         ),
         "StyleResult": (style, "2 seed(s)"),
         "Checkpoint": (load_checkpoint_file(path), "float64[2,14,8]"),
+        "Predictor": (predictor, "learner, 6 features, 4 classes, double precision"),
         "AdaptiveK": (rvfl_jax.adaptive_k(), "inverse_trace"),
         "EdRVFLClassifier": (classifier, "num_nodes=8"),
         "EdRVFLRegressor": (regressor, "num_nodes=8"),
