@@ -4,7 +4,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache, partial, wraps
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
@@ -279,6 +279,9 @@ def describe(name: str, **options: Any) -> str:
             return repr(np.asarray(value).tolist())
         if callable(value) and hasattr(value, "__qualname__"):
             return f"{value.__module__}.{value.__qualname__}"
+        if is_dataclass(value) and not isinstance(value, type):
+            parts = {part.name: getattr(value, part.name) for part in fields(value)}
+            return describe(type(value).__name__, **parts)
         return getattr(value, "__name__", None) or repr(value)
 
     return f"{name}({', '.join(f'{option}={word(value)}' for option, value in options.items())})"

@@ -21,6 +21,7 @@ import numpy as np
 from rvfl_jax.checks import is_traced, one_of, per_layer
 from rvfl_jax.linalg import inverse_factor, is_finite, shifted_solve, symmetrise
 from rvfl_jax.types import Array, Estimator
+from rvfl_jax.words import in_brief
 
 ESTIMATORS = ("inverse_trace", "trace", "random_diagonal", "random_variance")
 
@@ -32,7 +33,8 @@ FORM = 2
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@in_brief
+@dataclass(frozen=True, repr=False)
 class ConstantK:
     """The same k at every step: 0 is -R, 1 is -F, anything else -kF; None is 0 for good."""
 
@@ -44,7 +46,8 @@ class ConstantK:
     data_fields=["kappa", "sigma"],
     meta_fields=["estimator", "reuse_k"],
 )
-@dataclass(frozen=True)
+@in_brief
+@dataclass(frozen=True, repr=False)
 class AdaptiveK:
     """Configuration of -kF-Bayes; made by `adaptive_k`."""
 

@@ -72,6 +72,7 @@ def objects(tmp_path_factory):
         "Checkpoint": (load_checkpoint_file(path), "float64[2,14,8]"),
         "Predictor": (predictor, "learner, 6 features, 4 classes, double precision"),
         "AdaptiveK": (rvfl_jax.adaptive_k(), "inverse_trace"),
+        "AdaptiveK of many layers": (rvfl_jax.adaptive_k(np.ones(300)), "kappa=float64[300]"),
         "EdRVFLClassifier": (classifier, "num_nodes=8"),
         "EdRVFLRegressor": (regressor, "num_nodes=8"),
         "Dataset": (load_dataset("digits"), "X_train=float"),
@@ -100,6 +101,18 @@ def test_notebooks_get_a_table(objects, name):
     assert shown.startswith("<table>")
     assert words.split("(")[0] in shown
     assert len(shown) < 3 * MOST
+
+
+def test_descriptions_hold_every_number_that_repr_leaves_out():
+    kappa = np.linspace(0.0, 1.0, 300)
+    learner = rvfl_jax.edrvfl(
+        num_layers=300, num_nodes=8, ridge=0.5, k=rvfl_jax.adaptive_k(kappa, sigma=0.1)
+    )
+    assert repr(kappa.tolist()) in learner.description
+    short = make(rvfl_jax.adaptive_k(sigma=0.1)).description
+    strength = "AdaptiveK(kappa=1.0, sigma=0.1, estimator='inverse_trace', reuse_k=False)"
+    assert f"k={strength}, activation" in short
+    assert repr(rvfl_jax.adaptive_k(sigma=0.1)) == strength
 
 
 def test_html_is_escaped(stream):
