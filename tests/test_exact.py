@@ -71,7 +71,7 @@ def test_states_of_other_networks_do_not_merge():
     a = run_stream(learner, stream, key=KEY).state
     b = run_stream(learner, stream, key=jax.random.key(1)).state
     with pytest.raises(ValueError, match="random weights W of a"):
-        merge_states(a, b, ridge=0.5)
+        merge_states(a, b, ridge=np.array([0.5, 0.8]))
     with pytest.raises(ValueError, match="ridge: expected finite and greater than 0"):
         merge_states(a, a, ridge=0.0)
 
