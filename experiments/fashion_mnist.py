@@ -11,7 +11,7 @@ import numpy as np
 from rvfl_jax import Learner, Stream, adaptive_k, class_incremental_stream, edrvfl
 from rvfl_jax.data import Dataset, load_dataset
 from rvfl_jax.encoders import EncodedStream, Encoder, LeakWarning, encode_stream
-from rvfl_jax.labels import to_columns
+from rvfl_jax.streams.labels import to_columns
 
 NUM_TASKS = 5
 # One draw for all seeds: the deviations in the paper's table (1e-4 for the offline expert)

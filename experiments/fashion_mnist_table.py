@@ -32,8 +32,8 @@ from rvfl_jax import (
     offline_scores,
 )
 from rvfl_jax import run_stream as run_on
+from rvfl_jax.cli.compare import run_metrics, separate_accuracy
 from rvfl_jax.encoders import LeakError, leak_guard, sparse_autoencoder
-from rvfl_jax.experiment import run_metrics, separate_accuracy
 from rvfl_jax.metrics import PROTOCOLS, protocol_hits
 
 # How the encoder is fitted: (protocol, fit_on).

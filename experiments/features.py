@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments.fashion_mnist import Case
 from rvfl_jax import class_incremental_stream
 from rvfl_jax.data import Dataset, load_dataset
-from rvfl_jax.labels import to_columns
+from rvfl_jax.streams.labels import to_columns
 
 # Name to file, in the folder that RVFL_JAX_FEATURES names.
 FEATURES = {

@@ -38,7 +38,7 @@ from rvfl_jax import (
     generalised_cross_validation,
     run_stream,
 )
-from rvfl_jax.labels import to_columns
+from rvfl_jax.streams.labels import to_columns
 
 OFFLINE = "offline expert"
 STRENGTHS: dict[str, Any] = {"-R": 0.0, "-F": 1.0, "-kF": PAPER_K, "-kF-Bayes": adaptive_k()}

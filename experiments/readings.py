@@ -33,8 +33,8 @@ from experiments import fashion_mnist as fm
 from experiments.results_file import Record, ResultsFile, mean_and_deviation, write_table
 from experiments.settings import RESULTS, steps_shown
 from rvfl_jax import edrvfl, encoders
+from rvfl_jax.learners.edrvfl.network import features
 from rvfl_jax.metrics import average_accuracy, backward_transfer, forward_transfer
-from rvfl_jax.network import features
 
 BATCHES = (5, 10, 20)
 # Batches are cut this fine; longer ones are several of them.

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from experiments.benchmarks.machine import processor
-from rvfl_jax.experiment import plain
-from rvfl_jax.provenance import versions
+from rvfl_jax.cli.compare import plain
+from rvfl_jax.files.provenance import versions
 
 Record = dict[str, Any]
 

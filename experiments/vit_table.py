@@ -28,8 +28,8 @@ from experiments.results_file import (
 from experiments.settings import RESULTS, steps_shown
 from rvfl_jax import adaptive_k, class_incremental_stream, edrvfl
 from rvfl_jax.data import load_dataset
-from rvfl_jax.labels import to_columns
 from rvfl_jax.metrics import incremental_accuracy
+from rvfl_jax.streams.labels import to_columns
 
 STAND_IN = next(iter(FEATURES))
 STRENGTHS: dict[str, Any] = {

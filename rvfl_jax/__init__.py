@@ -1,108 +1,94 @@
 """Online task-free class-incremental learning with randomised networks, in JAX."""
 
-import sys
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rvfl_jax import equations, metrics
     from rvfl_jax.checks import NumericalError
-    from rvfl_jax.edrvfl import EdRVFLState, edrvfl
-    from rvfl_jax.estimator import EdRVFLClassifier
-    from rvfl_jax.exact import merge_states, unlearn_rows
-    from rvfl_jax.feed import batched
-    from rvfl_jax.grid import random_points
-    from rvfl_jax.history import History
-    from rvfl_jax.labels import one_hot
-    from rvfl_jax.learner import make_learner
-    from rvfl_jax.merging import merge
-    from rvfl_jax.model_file import load_model, save_model
-    from rvfl_jax.network import features, init_weights
-    from rvfl_jax.offline import (
+    from rvfl_jax.estimators.classifier import EdRVFLClassifier
+    from rvfl_jax.estimators.merge import merge
+    from rvfl_jax.estimators.regressor import EdRVFLRegressor
+    from rvfl_jax.estimators.save import load_model, save_model
+    from rvfl_jax.learners.base import make_learner
+    from rvfl_jax.learners.baselines import (
         fine_tuned_edrvfl,
         non_incremental_edrvfl,
         offline_edrvfl,
         separate_edrvfl,
     )
-    from rvfl_jax.predictor import Predictor
-    from rvfl_jax.prequential import prequential_loss, prequential_losses
-    from rvfl_jax.prior import with_prior
-    from rvfl_jax.regressor import EdRVFLRegressor
-    from rvfl_jax.ridge_choice import generalised_cross_validation, with_ridge
-    from rvfl_jax.run import offline_scores, run_stream
-    from rvfl_jax.scan import scan_stream
-    from rvfl_jax.serving import export_learner, export_model
-    from rvfl_jax.stream import by_task, class_incremental_stream, pad_batches
-    from rvfl_jax.strength import adaptive_k
-    from rvfl_jax.sweep import sweep
-    from rvfl_jax.sweep_result import Sweep
+    from rvfl_jax.learners.edrvfl.algebra import merge_states, unlearn_rows
+    from rvfl_jax.learners.edrvfl.gcv import generalised_cross_validation, with_ridge
+    from rvfl_jax.learners.edrvfl.learner import EdRVFLState, edrvfl
+    from rvfl_jax.learners.edrvfl.network import features, init_weights
+    from rvfl_jax.learners.edrvfl.prior import with_prior
+    from rvfl_jax.learners.edrvfl.strength import adaptive_k
+    from rvfl_jax.runs.history import History
+    from rvfl_jax.runs.prequential import prequential_loss, prequential_losses
+    from rvfl_jax.runs.run_stream import offline_scores, run_stream
+    from rvfl_jax.runs.scan import scan_stream
+    from rvfl_jax.serving.export import export_learner, export_model
+    from rvfl_jax.serving.predictor import Predictor
+    from rvfl_jax.streams.class_incremental import by_task, class_incremental_stream, pad_batches
+    from rvfl_jax.streams.labels import one_hot
+    from rvfl_jax.streams.reader import batched
+    from rvfl_jax.sweeps.grid import random_points
+    from rvfl_jax.sweeps.result import Sweep
+    from rvfl_jax.sweeps.sweep import sweep
     from rvfl_jax.types import Learner, Run, StepInfo, Stream
 
 __version__ = "0.1.0"
 
 # JAX takes two seconds to import, and whoever asks the command line for help need not wait.
 _WHERE = {
-    "EdRVFLClassifier": "rvfl_jax.estimator",
-    "EdRVFLRegressor": "rvfl_jax.regressor",
-    "EdRVFLState": "rvfl_jax.edrvfl",
-    "History": "rvfl_jax.history",
+    "EdRVFLClassifier": "rvfl_jax.estimators.classifier",
+    "EdRVFLRegressor": "rvfl_jax.estimators.regressor",
+    "EdRVFLState": "rvfl_jax.learners.edrvfl.learner",
+    "History": "rvfl_jax.runs.history",
     "Learner": "rvfl_jax.types",
     "NumericalError": "rvfl_jax.checks",
-    "Predictor": "rvfl_jax.predictor",
+    "Predictor": "rvfl_jax.serving.predictor",
     "Run": "rvfl_jax.types",
     "StepInfo": "rvfl_jax.types",
     "Stream": "rvfl_jax.types",
-    "Sweep": "rvfl_jax.sweep_result",
-    "adaptive_k": "rvfl_jax.strength",
-    "batched": "rvfl_jax.feed",
-    "by_task": "rvfl_jax.stream",
-    "class_incremental_stream": "rvfl_jax.stream",
-    "edrvfl": "rvfl_jax.edrvfl",
-    "export_learner": "rvfl_jax.serving",
-    "export_model": "rvfl_jax.serving",
-    "features": "rvfl_jax.network",
-    "fine_tuned_edrvfl": "rvfl_jax.offline",
-    "generalised_cross_validation": "rvfl_jax.ridge_choice",
-    "init_weights": "rvfl_jax.network",
-    "load_model": "rvfl_jax.model_file",
-    "make_learner": "rvfl_jax.learner",
-    "merge": "rvfl_jax.merging",
-    "merge_states": "rvfl_jax.exact",
-    "non_incremental_edrvfl": "rvfl_jax.offline",
-    "offline_edrvfl": "rvfl_jax.offline",
-    "offline_scores": "rvfl_jax.run",
-    "one_hot": "rvfl_jax.labels",
-    "pad_batches": "rvfl_jax.stream",
-    "prequential_loss": "rvfl_jax.prequential",
-    "prequential_losses": "rvfl_jax.prequential",
-    "random_points": "rvfl_jax.grid",
-    "run_stream": "rvfl_jax.run",
-    "save_model": "rvfl_jax.model_file",
-    "scan_stream": "rvfl_jax.scan",
-    "separate_edrvfl": "rvfl_jax.offline",
-    "sweep": "rvfl_jax.sweep",
-    "unlearn_rows": "rvfl_jax.exact",
-    "with_prior": "rvfl_jax.prior",
-    "with_ridge": "rvfl_jax.ridge_choice",
+    "Sweep": "rvfl_jax.sweeps.result",
+    "adaptive_k": "rvfl_jax.learners.edrvfl.strength",
+    "batched": "rvfl_jax.streams.reader",
+    "by_task": "rvfl_jax.streams.class_incremental",
+    "class_incremental_stream": "rvfl_jax.streams.class_incremental",
+    "edrvfl": "rvfl_jax.learners.edrvfl.learner",
+    "export_learner": "rvfl_jax.serving.export",
+    "export_model": "rvfl_jax.serving.export",
+    "features": "rvfl_jax.learners.edrvfl.network",
+    "fine_tuned_edrvfl": "rvfl_jax.learners.baselines",
+    "generalised_cross_validation": "rvfl_jax.learners.edrvfl.gcv",
+    "init_weights": "rvfl_jax.learners.edrvfl.network",
+    "load_model": "rvfl_jax.estimators.save",
+    "make_learner": "rvfl_jax.learners.base",
+    "merge": "rvfl_jax.estimators.merge",
+    "merge_states": "rvfl_jax.learners.edrvfl.algebra",
+    "non_incremental_edrvfl": "rvfl_jax.learners.baselines",
+    "offline_edrvfl": "rvfl_jax.learners.baselines",
+    "offline_scores": "rvfl_jax.runs.run_stream",
+    "one_hot": "rvfl_jax.streams.labels",
+    "pad_batches": "rvfl_jax.streams.class_incremental",
+    "prequential_loss": "rvfl_jax.runs.prequential",
+    "prequential_losses": "rvfl_jax.runs.prequential",
+    "random_points": "rvfl_jax.sweeps.grid",
+    "run_stream": "rvfl_jax.runs.run_stream",
+    "save_model": "rvfl_jax.estimators.save",
+    "scan_stream": "rvfl_jax.runs.scan",
+    "separate_edrvfl": "rvfl_jax.learners.baselines",
+    "sweep": "rvfl_jax.sweeps.sweep",
+    "unlearn_rows": "rvfl_jax.learners.edrvfl.algebra",
+    "with_prior": "rvfl_jax.learners.edrvfl.prior",
+    "with_ridge": "rvfl_jax.learners.edrvfl.gcv",
 }
 
 
 # Modules for users that `import *` leaves out: drawing imports Matplotlib.
 _MODULES = ("data", "encoders", "plots", "serving")
-
-
-class _Package(ModuleType):
-    """Two modules have the name of the function in them, and `rvfl_jax.sweep` is the function."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # The import system puts every submodule here when it is first imported.
-        if name not in _WHERE or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

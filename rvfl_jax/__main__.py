@@ -1,5 +1,5 @@
 """`python -m rvfl_jax` is `rvfl-jax`."""
 
-from rvfl_jax.cli import command
+from rvfl_jax.cli.main import command
 
 command()

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.forks import refuse_after_fork
+from rvfl_jax.linalg.forks import refuse_after_fork
 
 Word = TypeVar("Word", bound=str)
 

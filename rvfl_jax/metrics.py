@@ -13,7 +13,7 @@ import numpy as np
 from jax.scipy.special import rel_entr
 
 from rvfl_jax.checks import shape
-from rvfl_jax.learner import check_scores, mean_softmax
+from rvfl_jax.learners.base import check_scores, mean_softmax
 from rvfl_jax.types import Array
 
 PROTOCOLS = ("class_incremental", "seen", "task_aware", "task_id")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from rvfl_jax.portable import Origin, portable
-from rvfl_jax.words import Summary, brief, cut, in_brief, listed, summarised
+from rvfl_jax.objects.portable import Origin, portable
+from rvfl_jax.objects.words import Summary, brief, cut, in_brief, listed, summarised
 
 if TYPE_CHECKING:
-    from rvfl_jax.history import History
+    from rvfl_jax.runs.history import History
 
 # Options of public functions, so that a type checker finds a slip.
 Solver = Literal["auto", "covariance", "information", "square_root"]

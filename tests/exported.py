@@ -11,8 +11,8 @@ import numpy as np
 
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor
-from rvfl_jax.linalg import precision_scope
-from rvfl_jax.serving import export_learner, export_model
+from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.serving.export import export_learner, export_model
 from tests.streams import blobs, ragged_stream
 
 ROWS = (1, 7, 64, 300)

@@ -91,9 +91,9 @@ def check_errors(mesh):
 
 def check_communication(mesh):
     """In the layout eta_dagger no d x d matrix travels."""
-    from rvfl_jax.batches import Batches
-    from rvfl_jax.devices import _over_mesh, init_over_mesh, place_batches
-    from rvfl_jax.scan import run_whole
+    from rvfl_jax.runs.scan import run_whole
+    from rvfl_jax.runs.sharding import _over_mesh, init_over_mesh, place_batches
+    from rvfl_jax.streams.batches import Batches
 
     learner = rvfl_jax.edrvfl(num_layers=1, num_nodes=314, ridge=1.0, k=1.0, solver="covariance")
     state = init_over_mesh(mesh, "eta_dagger", learner, KEY, 6, 4)

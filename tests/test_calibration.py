@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rvfl_jax.calibration import (
+from rvfl_jax.estimators.calibration import (
     POWERS,
     Guesses,
     evenness,

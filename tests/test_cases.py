@@ -10,8 +10,8 @@ from sklearn.exceptions import NotFittedError
 
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier
-from rvfl_jax.labels import one_hot
 from rvfl_jax.metrics import forgetting
+from rvfl_jax.streams.labels import one_hot
 from tests import references
 from tests.compilations import counted_compilations
 

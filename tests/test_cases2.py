@@ -277,7 +277,7 @@ def test_20_masks_are_refused(kind):
 
 def test_counts_of_earlier_files_are_read(tmp_path):
     """Files in single precision had counts and guesses in it."""
-    from rvfl_jax.model_file import FILE, load_checkpoint_file, save_checkpoint
+    from rvfl_jax.estimators.save import FILE, load_checkpoint_file, save_checkpoint
 
     model = EdRVFLClassifier(**SMALL, precision="single").fit(X, Y)
     save_model(model, tmp_path)

@@ -18,8 +18,8 @@ from rvfl_jax import (
     model_file,
     save_model,
 )
-from rvfl_jax.checkpoint import load_checkpoint_file, restore, save_checkpoint
-from rvfl_jax.model_file import FILE
+from rvfl_jax.estimators.save import FILE
+from rvfl_jax.files.checkpoint import load_checkpoint_file, restore, save_checkpoint
 from tests.streams import environment
 from tests.test_estimator import SMALL, blobs
 

@@ -13,7 +13,7 @@ from experiments import cifar100, regions
 from experiments import cifar100_pictures as pictures
 from experiments import cifar100_runs as runs
 from experiments import fashion_mnist as fm
-from rvfl_jax.labels import to_columns
+from rvfl_jax.streams.labels import to_columns
 from tests.streams import blobs
 
 

@@ -13,9 +13,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from rvfl_jax import cli
-from rvfl_jax.cli_options import build_parser
-from rvfl_jax.experiment import Config, compare, covered, make_learners
+from rvfl_jax.cli import main as cli
+from rvfl_jax.cli.compare import Config, compare, covered, make_learners
+from rvfl_jax.cli.options import build_parser
 from rvfl_jax.metrics import PROTOCOLS
 from tests.compilations import counted_compilations
 from tests.streams import environment
@@ -86,7 +86,7 @@ def test_results_are_not_replaced_unasked(outcome, monkeypatch, capsys, tmp_path
     def begins(*_, **__):
         raise ValueError("it begins")
 
-    monkeypatch.setattr("rvfl_jax.experiment.compare", begins)
+    monkeypatch.setattr("rvfl_jax.cli.compare.compare", begins)
     resumed = ["--checkpoint", str(tmp_path), "--resume"]
     (tmp_path / "results.json").write_text('{"config": {}}')
     elsewhere = ["run", *SMALL, "--out", str(tmp_path)]
@@ -101,7 +101,7 @@ def test_results_are_not_replaced_unasked(outcome, monkeypatch, capsys, tmp_path
         assert cli.main([*arguments, "--quiet"]) == 2
         assert capsys.readouterr().err.startswith(f"rvfl-jax: {message}")
     assert (out / "results.json").read_bytes() == before
-    monkeypatch.setattr("rvfl_jax.sweep_job.run_sweep", begins)
+    monkeypatch.setattr("rvfl_jax.cli.sweep.run_sweep", begins)
     (tmp_path / "sweep.png").touch()
     assert sweep_command(tmp_path) == 2
     assert "expected no sweep.png there yet" in capsys.readouterr().err
@@ -185,7 +185,7 @@ def test_reused_k_is_named_and_blurred_streams_run():
 
 
 def test_large_runs_report_every_chunk(monkeypatch):
-    monkeypatch.setattr("rvfl_jax.experiment.LARGE_RUN", 0)
+    monkeypatch.setattr("rvfl_jax.cli.compare.LARGE_RUN", 0)
     seen = []
     compare(
         Config(batches=10, num_layers=1, num_nodes=12, seeds=1, styles=("ridge",)),

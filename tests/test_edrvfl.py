@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import rvfl_jax
+from rvfl_jax.learners.edrvfl.strength import AdaptiveK
 from tests import references, tolerances
 from tests.streams import ragged_stream, reweighted, weighted_batches
 
@@ -44,7 +45,7 @@ def walk(k, stream, *, static_k=False, **options):
     else:
         init, step_k = compiled(**options)
         step = functools.partial(step_k, k)
-        if isinstance(k, rvfl_jax.strength.AdaptiveK) and k.estimator.startswith("random"):
+        if isinstance(k, AdaptiveK) and k.estimator.startswith("random"):
             init = make(k, **options).init
     state = init(jax.random.key(0), stream.X.shape[-1], m)
     for t in range(T):
@@ -221,7 +222,7 @@ def test_the_other_estimators_are_those_below_equation_28(estimator, solver):
 
 
 def test_solver_auto_takes_the_information_form_for_long_batches():
-    from rvfl_jax.solvers import covariance, information
+    from rvfl_jax.learners.edrvfl.solvers import covariance, information
 
     learner = make(1.0)
     state = learner.init(jax.random.key(0), 6, 4)

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rvfl_jax import cli, encoders
+from rvfl_jax import encoders
+from rvfl_jax.cli import main as cli
 from rvfl_jax.data import load_dataset
+from rvfl_jax.data.tables import read_parts
 from rvfl_jax.encoders import hub
 from rvfl_jax.encoders.embedding import fingerprint_of
-from rvfl_jax.tables import read_parts
 
 
 @pytest.fixture

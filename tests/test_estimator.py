@@ -15,8 +15,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import rvfl_jax
-from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, adaptive_k, merge, programs
-from rvfl_jax.calibration import POWERS, probabilities
+from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, adaptive_k, merge
+from rvfl_jax.estimators import compiled
+from rvfl_jax.estimators.calibration import POWERS, probabilities
 from rvfl_jax.metrics import expected_calibration_error
 from tests import references, tolerances
 
@@ -405,9 +406,9 @@ def test_grid_search_shares_programs():
         EdRVFLClassifier(**SMALL), {"ridge": [0.1, 1.0], "k": [0.5, 1.0], "class_balance": [0, 1]}
     ).fit(X, y)
     assert search.best_score_ > 0.8
-    before = programs.add_rows._cache_size()
+    before = compiled.add_rows._cache_size()
     GridSearchCV(EdRVFLClassifier(**SMALL), {"ridge": [3.0, 4.0], "k": [0.7]}).fit(X, y)
-    assert programs.add_rows._cache_size() == before
+    assert compiled.add_rows._cache_size() == before
 
 
 def test_saved_and_copied_models_go_on_alike():

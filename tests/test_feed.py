@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax.feed import Feed, Reader
+from rvfl_jax.streams.reader import Feed, Reader
 from tests.streams import blobs, ragged_stream
 from tests.test_checkpoint import same
 

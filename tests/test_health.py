@@ -22,7 +22,7 @@ def learner_of(solver, k=1.0, ridge=RIDGE, nodes=9, layers=2):
 def test_the_ledger_is_a_sketch_of_the_sums(solver):
     stream = reweighted(ragged_stream())
     run = rvfl_jax.run_stream(learner_of(solver), stream, key=jax.random.key(0))
-    U = rvfl_jax.health.probes(15)
+    U = rvfl_jax.learners.edrvfl.residual.probes(15)
     features_of = partial(references.features, run.state.W)
     for layer in range(2):
         batches = weighted_batches(stream, features_of, layer)
@@ -48,7 +48,7 @@ def test_the_condition_is_close_where_the_smallest_eigenvalue_is_lambda():
 
 def test_the_residual_estimates_that_of_the_dense_sums():
     """A readout that is wrong by a known amount."""
-    from rvfl_jax.health import ledger_of, residual
+    from rvfl_jax.learners.edrvfl.residual import ledger_of, residual
 
     rng = np.random.default_rng(0)
     D, B = rng.normal(size=(60, 40)), rng.normal(size=(40, 30))

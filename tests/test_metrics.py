@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rvfl_jax import metrics
-from rvfl_jax.learner import combiner
+from rvfl_jax.learners.base import combiner
 from tests import paper, tolerances
 
 R = [[0.9, 0.1, 0.0], [0.6, 0.8, 0.2], [0.5, 0.7, 0.9]]

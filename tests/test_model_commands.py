@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from jax import export
 
-from rvfl_jax.checkpoint import load_checkpoint_file
-from rvfl_jax.cli import main
-from rvfl_jax.tables import read_parts
+from rvfl_jax.cli.main import main
+from rvfl_jax.data.tables import read_parts
+from rvfl_jax.files.checkpoint import load_checkpoint_file
 from tests.test_estimator import blobs
 from tests.test_tables import KINDS, written
 

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax import locks
-from rvfl_jax.checkpoint import load_checkpoint_file, save_checkpoint, write_npz
-from rvfl_jax.cli import main
-from rvfl_jax.model_file import notes_of
-from rvfl_jax.model_folder import BEFORE, LOCK
+from rvfl_jax.cli.main import main
+from rvfl_jax.cli.model_folder import BEFORE, LOCK
+from rvfl_jax.estimators.save import notes_of
+from rvfl_jax.files import locks
+from rvfl_jax.files.checkpoint import load_checkpoint_file, save_checkpoint, write_npz
 from tests.streams import environment
 from tests.test_model_commands import FIT, called, table
 from tests.test_resume_commands import nobody
@@ -149,14 +149,14 @@ def test_locks_end_with_their_process(tmp_path):
 def test_only_one_fit_begins_a_model(learned, tmp_path, capsys, monkeypatch):
     """Another process may have written it while this one learned."""
     out = tmp_path / "new"
-    note = rvfl_jax.kept_model.Kept.note
+    note = rvfl_jax.cli.kept_model.Kept.note
 
     def and_another_writes(self, *arguments):
         note(self, *arguments)
         out.mkdir()
         (out / "model.npz").write_bytes(learned[1])
 
-    monkeypatch.setattr("rvfl_jax.kept_model.Kept.note", and_another_writes)
+    monkeypatch.setattr("rvfl_jax.cli.kept_model.Kept.note", and_another_writes)
     status, _, err = called(capsys, "fit", learned[0] / "a.csv", *FIT, "--out", out)
     assert status == 2
     assert "expected no model there yet" in err
@@ -256,7 +256,7 @@ def test_a_change_that_fails_keeps_the_model_before(
             save(*arguments, **options)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rvfl_jax.kept_model.save_model", fails)
+    monkeypatch.setattr("rvfl_jax.cli.kept_model.save_model", fails)
     third = table(seed=3)
     third.to_csv(learned[0] / "third.csv", index=False)
     assert called(capsys, "partial-fit", model, learned[0] / "third.csv")[0] == 2
@@ -397,7 +397,7 @@ def test_unusable_folders_are_refused_before_anything_begins(
 def test_a_folder_of_somebody_else_is_refused_before_anything_begins(learned, capsys, monkeypatch):
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        monkeypatch.setattr("rvfl_jax.model_commands.read_parts", None)
+        monkeypatch.setattr("rvfl_jax.cli.models.read_parts", None)
         with nobody():
             found = called(capsys, "fit", learned[0] / "a.csv", "--out", f"{folder}/m")
     status, out, err = found
@@ -547,7 +547,7 @@ def test_predictions_come_while_rows_come(learned, model):
 
 
 def test_streams_are_utf_8_and_open(monkeypatch):
-    from rvfl_jax import cli
+    from rvfl_jax.cli import main as cli
 
     out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     monkeypatch.setattr("sys.stdout", out)

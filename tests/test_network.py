@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax.network import ACTIVATIONS, WEIGHT_INITS
+from rvfl_jax.learners.edrvfl.network import ACTIVATIONS, WEIGHT_INITS
 from tests import references, tolerances
 
 KEY = jax.random.key(0)

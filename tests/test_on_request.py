@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax.on_request import plan_blocks
+from rvfl_jax.runs.deferred import plan_blocks
 from tests import references, tolerances
 from tests.streams import blobs, ragged_stream, reweighted
 
@@ -72,9 +72,9 @@ def test_a_second_run_compiles_nothing():
         learner, stream, key=jax.random.key(0), guesses=False
     )
     go()
-    before = rvfl_jax.on_request.scan_blocks._cache_size()
+    before = rvfl_jax.runs.deferred.scan_blocks._cache_size()
     go()
-    assert rvfl_jax.on_request.scan_blocks._cache_size() == before
+    assert rvfl_jax.runs.deferred.scan_blocks._cache_size() == before
 
 
 def test_blocks_cross_no_decision_and_leave_nothing_out():

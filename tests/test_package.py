@@ -28,10 +28,14 @@ def test_every_public_name_is_there():
 
 
 def test_types_of_options_are_what_the_functions_take():
-    from rvfl_jax import devices, edrvfl, learner, metrics, network, stream, strength, types
-    from rvfl_jax.linalg import PRECISIONS
-    from rvfl_jax.run_inputs import SCHEDULES
-    from rvfl_jax.sweep_result import CRITERIA
+    from rvfl_jax import edrvfl, metrics, types
+    from rvfl_jax.learners import base as learner
+    from rvfl_jax.learners.edrvfl import network, strength
+    from rvfl_jax.linalg.dense import PRECISIONS
+    from rvfl_jax.runs import sharding as devices
+    from rvfl_jax.runs.inputs import SCHEDULES
+    from rvfl_jax.streams import class_incremental as stream
+    from rvfl_jax.sweeps.result import CRITERIA
 
     module = sys.modules[edrvfl.__module__]
     for kind, choices in (
@@ -85,9 +89,8 @@ def test_a_type_checker_finds_slips(tmp_path):
     "imports",
     [
         pytest.param("import rvfl_jax", marks=pytest.mark.slow),
-        pytest.param("import rvfl_jax.run, rvfl_jax.sweep_job", marks=pytest.mark.slow),
-        pytest.param("import rvfl_jax.edrvfl, rvfl_jax.sweep", marks=pytest.mark.slow),
-        "from rvfl_jax.edrvfl import edrvfl; from rvfl_jax.sweep import sweep; import rvfl_jax",
+        pytest.param("import rvfl_jax.runs.run_stream, rvfl_jax.cli.sweep", marks=pytest.mark.slow),
+        "from rvfl_jax.learners.edrvfl.learner import edrvfl; import rvfl_jax.sweeps.sweep",
     ],
 )
 def test_functions_are_not_hidden_by_modules_of_their_name(imports):
@@ -106,7 +109,7 @@ def test_functions_are_not_hidden_by_modules_of_their_name(imports):
 def test_help_waits_for_no_heavy_import():
     done = run(
         "import sys\n"
-        "from rvfl_jax.cli import main\n"
+        "from rvfl_jax.cli.main import main\n"
         "for line in (['--help'], ['fit', '--help'], ['run', '--help']):\n"
         "    try: main(line)\n"
         "    except SystemExit as stop: assert stop.code == 0\n"

@@ -136,7 +136,7 @@ def test_learners_by_hand_go_where_their_functions_are_found():
 
 
 def init_by_hand(key, num_features, num_classes):
-    return rvfl_jax.offline.ReadoutState(None, jnp.ones((1, num_features, num_classes)))
+    return rvfl_jax.learners.baselines.ReadoutState(None, jnp.ones((1, num_features, num_classes)))
 
 
 def step_by_hand(state, X_t, Y_t, X_next=None, *, weight_t=None, weight_next=None):

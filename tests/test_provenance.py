@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 import rvfl_jax
-from rvfl_jax.provenance import fingerprint
+from rvfl_jax.files.provenance import fingerprint
 
 
 def test_a_run_records_what_it_depends_on(stream, learner):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax.checkpoint import load_checkpoint_file
+from rvfl_jax.files.checkpoint import load_checkpoint_file
 from tests.streams import blobs, ragged_stream
 from tests.test_checkpoint import same
 from tests.test_feed import options_of, pairs_of, small

@@ -15,9 +15,9 @@ from contextlib import contextmanager, redirect_stderr
 import numpy as np
 import pytest
 
-from rvfl_jax import chunks
-from rvfl_jax.checkpoint import load_checkpoint_file
-from rvfl_jax.cli import main
+from rvfl_jax.cli.main import main
+from rvfl_jax.files.checkpoint import load_checkpoint_file
+from rvfl_jax.runs import resumable
 from tests.streams import blobs, environment
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def finished(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stopped_once(tmp_path_factory):
     """A run that Ctrl-C stopped in the middle."""
-    folder, write = tmp_path_factory.mktemp("stopped"), chunks.Journal.write
+    folder, write = tmp_path_factory.mktemp("stopped"), resumable.Journal.write
 
     def write_and_stop(self, standing, done, digest):
         write(self, standing, done, digest)
@@ -60,7 +60,7 @@ def stopped_once(tmp_path_factory):
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
-        patch.setattr(chunks.Journal, "write", write_and_stop)
+        patch.setattr(resumable.Journal, "write", write_and_stop)
         assert main(command(folder, *OPTIONS)) == 130
     assert said.getvalue() == "rvfl-jax: interrupted; --resume goes on\n"
     return folder

@@ -17,9 +17,9 @@ from ml_dtypes import bfloat16
 
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, Predictor
-from rvfl_jax.estimator_base import EdRVFLBase
-from rvfl_jax.model_file import load_model
-from rvfl_jax.serving import PLATFORMS, export_learner, export_model
+from rvfl_jax.estimators.base import EdRVFLBase
+from rvfl_jax.estimators.save import load_model
+from rvfl_jax.serving.export import PLATFORMS, export_learner, export_model
 from tests.compilations import counted_compilations
 from tests.streams import blobs, environment
 from tests.test_model_commands import FIT, NAMES, table
@@ -169,8 +169,8 @@ def test_a_file_for_other_machines_says_so(tmp_path):
 
 
 def test_a_model_of_the_command_line_takes_raw_features(tmp_path, capsys):
-    from rvfl_jax.cli import main
-    from rvfl_jax.tables import read_parts
+    from rvfl_jax.cli.main import main
+    from rvfl_jax.data.tables import read_parts
 
     table().to_csv(tmp_path / "a.csv", index=False)
     assert main(["fit", str(tmp_path / "a.csv"), *FIT, "--out", str(tmp_path / "model")]) == 0
@@ -508,7 +508,7 @@ def test_a_predictor_needs_jax_and_numpy_alone(tmp_path, module):
     model = fitted()
     export_model(model, tmp_path / "a.npz")
     np.save(tmp_path / "rows.npy", SOME)
-    shutil.copy(rvfl_jax.predictor.__file__, tmp_path / "copied.py")
+    shutil.copy(rvfl_jax.serving.predictor.__file__, tmp_path / "copied.py")
     blocked = ["sklearn", "scipy.stats", "chex", "flax", "optax", "matplotlib", "rich", "pandas"]
     code = ALONE.format(
         blocked=blocked + ["rvfl_jax"] * (module == "copied"),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax import sweep_program
-from rvfl_jax.grid import axes_of
+from rvfl_jax.sweeps import program as sweep_program
+from rvfl_jax.sweeps.grid import axes_of
 from tests import tolerances
 from tests.compilations import counted_compilations
 from tests.streams import blobs, ragged_stream
@@ -160,7 +160,7 @@ def wide_bayes(reuse_k, kappa, sigma):
 
 def nest(grid, stream, make=wide):
     """How a sweep nests these axes."""
-    module = importlib.import_module("rvfl_jax.sweep")
+    module = importlib.import_module("rvfl_jax.sweeps.sweep")
     axes = axes_of(grid, None, ())
     places = [np.arange(axis.size) for axis in axes]
     job = module._job([stream], False, KEY, None, None, 4, stream.X.shape[-1])
@@ -321,7 +321,7 @@ def test_other_options_that_shape_programs(stream, axis):
 
 
 def test_what_cannot_be_told_of_a_grid_is_known_before_anything_runs(stream, monkeypatch):
-    module = importlib.import_module("rvfl_jax.sweep")
+    module = importlib.import_module("rvfl_jax.sweeps.sweep")
     ran = []
     monkeypatch.setattr(module.Program, "run", lambda self, wanted: ran.append(wanted) or [])
 

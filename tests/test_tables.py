@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from rvfl_jax.data import load_dataset
-from rvfl_jax.tables import read_parts, sole_label
+from rvfl_jax.data.tables import read_parts, sole_label
 
 KINDS = ["csv", "CSV", "tsv", "csv.gz", "tsv.gz", "pandas.parquet", "polars.parquet", "npz"]
 

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from jax.test_util import check_grads
 
-from rvfl_jax import triangular
+from rvfl_jax.linalg import qr_update
 from tests import tolerances
 
 
@@ -20,7 +20,7 @@ def double():
 
 
 # Panels that are narrower than the problems below, so that they meet.
-update = jax.jit(partial(triangular.qr_update, panel=4))
+update = jax.jit(partial(qr_update.qr_update, panel=4))
 
 
 def problem(b=5, d=9, m=2, seed=0, dtype=np.float64):
@@ -51,7 +51,7 @@ def dense(R, z, D, Y):
 )
 def test_update_equals_the_dense_factor(b, d, m, panel):
     arrays = problem(b, d, m)
-    got = jax.jit(partial(triangular.qr_update, panel=panel))(*arrays)
+    got = jax.jit(partial(qr_update.qr_update, panel=panel))(*arrays)
     for x, want in zip(got, dense(*arrays), strict=True):
         np.testing.assert_allclose(x, want, atol=tolerances.REORDERED * np.abs(want).max())
     assert np.array_equal(got[0], np.triu(got[0]))
@@ -122,14 +122,14 @@ def test_derivatives_of_the_update():
     R, z, D, Y = problem(3, 5)
 
     def of_upper(R, z, D, Y):
-        return triangular.qr_update(jnp.triu(R), z, D, Y, panel=2)
+        return qr_update.qr_update(jnp.triu(R), z, D, Y, panel=2)
 
     check_grads(jax.jit(of_upper), (R, z, D, Y), order=1, modes=["fwd", "rev"])
 
 
 SOLVES = [
-    (triangular.solve_upper_triangular, lambda R: R),
-    (triangular.solve_upper_transposed, lambda R: R.T),
+    (qr_update.solve_upper_triangular, lambda R: R),
+    (qr_update.solve_upper_transposed, lambda R: R.T),
 ]
 
 
@@ -184,5 +184,5 @@ def test_single_precision_survives_what_defeats_normal_equations():
     start = jnp.eye(d, dtype=np.float32) * np.float32(ridge**0.5), np.zeros((d, 2), np.float32)
     absorb = partial(lax.scan, lambda carry, batch: (update(*carry, *batch), None))
     (R, z), _ = jax.jit(absorb)(start, (D, Y))
-    theta = triangular.solve_upper_triangular(R, z)
+    theta = qr_update.solve_upper_triangular(R, z)
     assert error(theta) < 1e-2

@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, merge
 from rvfl_jax.checks import NumericalError
-from rvfl_jax.estimator_base import MOST_ROWS
+from rvfl_jax.estimators.base import MOST_ROWS
 from tests.test_estimator import SMALL, blobs
 
 X, Y = blobs(120)

@@ -7,10 +7,10 @@ import pytest
 
 import rvfl_jax
 from rvfl_jax import encoders
-from rvfl_jax.checkpoint import load_checkpoint_file, save_checkpoint
+from rvfl_jax.cli.compare import Comparison, Config, StyleResult
+from rvfl_jax.cli.sweep import SweepConfig, SweepOutcome
 from rvfl_jax.data import load_dataset
-from rvfl_jax.experiment import Comparison, Config, StyleResult
-from rvfl_jax.sweep_job import SweepConfig, SweepOutcome
+from rvfl_jax.files.checkpoint import load_checkpoint_file, save_checkpoint
 from tests.streams import blobs, ragged_stream
 
 KEY = jax.random.key(0)

@@ -19,10 +19,10 @@ from threadpoolctl import ThreadpoolController
 import rvfl_jax
 from experiments.benchmarks.problem import FORWARD_K, RIDGE, SEED, Problem
 from experiments.benchmarks.timing import compile_timed
-from rvfl_jax.batches import Batches
-from rvfl_jax.linalg import matmul, precision_scope
-from rvfl_jax.network import features
-from rvfl_jax.scan import whole_stream
+from rvfl_jax.learners.edrvfl.network import features
+from rvfl_jax.linalg.dense import matmul, precision_scope
+from rvfl_jax.runs.scan import whole_stream
+from rvfl_jax.streams.batches import Batches
 
 DTYPES = {"single": "float32", "double": "float64"}
 

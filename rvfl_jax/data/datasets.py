@@ -8,10 +8,10 @@ import numpy as np
 
 from rvfl_jax.checks import real_matrix
 from rvfl_jax.data.fashion_mnist import load_fashion_mnist
-from rvfl_jax.labels import clean_labels
-from rvfl_jax.npz_file import read_npz
-from rvfl_jax.tables import KINDS, is_no_label, read_parts
-from rvfl_jax.words import in_brief
+from rvfl_jax.data.tables import KINDS, is_no_label, read_parts
+from rvfl_jax.files.npz import read_npz
+from rvfl_jax.objects.words import in_brief
+from rvfl_jax.streams.labels import clean_labels
 
 NAMES = ("digits", "fashion-mnist")
 TEST_SHARE = 0.25
@@ -46,7 +46,7 @@ def load_dataset(name: str, *, seed: int = 0, label: str = "label") -> Dataset:
     "digits" is scikit-learn's (1,797 images of 8 x 8, scaled to 0 .. 1). "fashion-mnist"
     is 60,000 + 10,000 images of 28 x 28, scaled to 0 .. 1, in its own split. A path ending
     in .npz holds X_train, y_train, X_test, y_test (or f_train and f_test for X), or X and
-    y; any other table is read as `rvfl_jax.tables` says. What comes without a split of its
+    y; any other table is read as `rvfl_jax.data.tables` says. What comes without a split of its
     own is split at random, a quarter of each class for testing.
 
     Args:

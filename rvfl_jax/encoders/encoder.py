@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from rvfl_jax.checks import positive_int, real_matrix
+from rvfl_jax.objects.words import in_brief
 from rvfl_jax.progress import track
 from rvfl_jax.types import Array
-from rvfl_jax.words import in_brief
 
 Params = Any
 ROWS_AT_ONCE = 512

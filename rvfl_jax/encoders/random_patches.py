@@ -15,9 +15,9 @@ from jax import lax
 
 from rvfl_jax.checks import is_number, positive_int
 from rvfl_jax.encoders.encoder import Encoder
-from rvfl_jax.linalg import eigh, matmul, matmul_tn
+from rvfl_jax.linalg.dense import eigh, matmul, matmul_tn
+from rvfl_jax.objects.words import in_brief
 from rvfl_jax.types import Array
-from rvfl_jax.words import in_brief
 
 
 @in_brief

@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rvfl_jax.checks import positive_int
 from rvfl_jax.encoders.encoder import Encoder
-from rvfl_jax.npz_file import read_npz
+from rvfl_jax.files.npz import read_npz
 from rvfl_jax.types import Array
 
 WIDTHS = (16, 32, 64)

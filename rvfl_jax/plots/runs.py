@@ -14,8 +14,8 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 from rvfl_jax.checks import one_of
-from rvfl_jax.history import History
 from rvfl_jax.plots.style import COLOURS, axes_or_new, label_for, over_batches
+from rvfl_jax.runs.history import History
 from rvfl_jax.types import Protocol, Run
 
 # Beyond that numbers in cells and names on ticks are too small to read.

@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 from rvfl_jax.checks import one_of
 from rvfl_jax.plots.style import axes_or_new, label_for
-from rvfl_jax.sweep_result import CRITERIA, value_in_words
+from rvfl_jax.sweeps.result import CRITERIA, value_in_words
 from rvfl_jax.types import Criterion
 
 if TYPE_CHECKING:
-    from rvfl_jax.sweep_result import Sweep
+    from rvfl_jax.sweeps.result import Sweep
 
 
 def heat_map(

@@ -1,0 +1,1 @@
+"""The command line: `rvfl-jax`, or `python -m rvfl_jax`."""

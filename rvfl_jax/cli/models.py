@@ -1,0 +1,294 @@
+"""`rvfl-jax fit`, `partial-fit`, `unlearn`, `undo`, `predict`, `evaluate` and `inspect`.
+
+A model is a folder. Labels are text as it stands in the table. Nothing is written before all
+input has been read and found good, but for predictions on rows of standard input, which come out as
+these come in.
+"""
+
+import argparse
+import io
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rvfl_jax.checks import positive_int
+from rvfl_jax.cli.kept_model import Fingerprint, Kept, Table, opened
+from rvfl_jax.cli.model_folder import BEFORE, bring_back, folder_of, one_writer
+from rvfl_jax.cli.predictions import WRITERS
+from rvfl_jax.cli.results_folder import check_folder
+from rvfl_jax.data.tables import STANDARD_INPUT, Part, read_parts
+from rvfl_jax.estimators.classifier import EdRVFLClassifier
+from rvfl_jax.estimators.save import FILE
+from rvfl_jax.files.checkpoint import load_checkpoint_file
+from rvfl_jax.learners.edrvfl.strength import AdaptiveK, adaptive_k
+from rvfl_jax.metrics import expected_calibration_error
+
+BINS = 15
+
+
+def fit(arguments: argparse.Namespace) -> int:
+    """Begin a model and learn a table."""
+    rows, wait = positive_int("--batch-rows", arguments.batch_rows), _wait(arguments)
+    check_folder("--out", arguments.out)
+    _check_free(arguments.out, arguments.force)
+    model = EdRVFLClassifier(
+        arguments.num_layers,
+        arguments.num_nodes,
+        arguments.ridge,
+        _strength(arguments),
+        activation=arguments.activation,
+        scale=arguments.scale,
+        class_balance=arguments.class_balance,
+        random_state=arguments.seed,
+    )
+    kept = None
+    fingerprint = Fingerprint()
+    parts = read_parts(arguments.data, rows=rows, label=arguments.label, needs_label=True)
+    for part in _counted(parts, "learned"):
+        if kept is None:
+            kept = Kept(model, Table(arguments.label, [*part.columns]), [], {})
+        kept.learn(part)
+        fingerprint.add(part)
+    assert kept is not None
+    kept.note(arguments.data, fingerprint.hex(), 1, False)
+    with one_writer(arguments.out, wait):
+        # Another process may have been quicker.
+        _check_free(arguments.out, arguments.force)
+        kept.save(arguments.out)
+    return 0
+
+
+def partial_fit(arguments: argparse.Namespace) -> int:
+    """Go on learning; the model in the folder is replaced when all went well."""
+    wait, folder = _wait(arguments), _model_folder(arguments)
+    out = arguments.out or folder
+    other = out.resolve() != folder.resolve()
+    check_folder("--out", out)
+    if other:
+        _check_free(out, arguments.force)
+    with _writing(folder, wait, not other):
+        kept = opened(folder, arguments.label)
+        before = kept.known()
+        fingerprint = Fingerprint()
+        for part in _parts(arguments, kept.table, "learned", needs_label=True):
+            kept.learn(part)
+            fingerprint.add(part)
+        kept.note(arguments.data, fingerprint.hex(), 1, arguments.again)
+        with _writing(out, wait, other):
+            if other:
+                _check_free(out, arguments.force)
+            kept.save(out)
+    new = [label for label in kept.known() if label not in before]
+    if new:
+        print(f"New classes: {', '.join(new)}.", file=sys.stderr)
+    return 0
+
+
+def unlearn(arguments: argparse.Namespace) -> int:
+    """Take the rows of a table out again; the model is replaced when all went well."""
+    folder = _model_folder(arguments)
+    with one_writer(folder, _wait(arguments)):
+        kept = opened(folder, arguments.label)
+        fingerprint = Fingerprint()
+        for part in _parts(arguments, kept.table, "unlearned", needs_label=True):
+            kept.unlearn(part)
+            fingerprint.add(part)
+        kept.note(arguments.data, fingerprint.hex(), -1, arguments.again)
+        kept.save(folder)
+    return 0
+
+
+def undo(arguments: argparse.Namespace) -> int:
+    """Bring back the model before the last change."""
+    folder = _model_folder(arguments)
+    with one_writer(folder, _wait(arguments)):
+        if (folder / BEFORE).is_file():
+            # A damaged file must not take the place of a whole one.
+            load_checkpoint_file(folder / BEFORE)
+        bring_back(folder)
+        kept = opened(folder)
+    seen, classes = kept.model.num_rows_seen_, len(kept.model.classes_)
+    print(f"Brought back {folder}: {seen} rows, {classes} classes.", file=sys.stderr)
+    return 0
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    """Print one prediction a row, as CSV or JSON lines."""
+    kept = opened(_model_folder(arguments), arguments.label)
+    at_once = arguments.data == STANDARD_INPUT
+    # What comes from a file is printed when all of it has been found good.
+    out = sys.stdout if at_once else io.StringIO()
+    classes = [str(label) for label in kept.model.classes_]
+    header = True
+    for part in _parts(arguments, kept.table, "predicted", needs_label=False, promptly=at_once):
+        proba = kept.proba(part.X)
+        WRITERS[arguments.format](
+            out, classes, proba, everything=arguments.probabilities, header=header
+        )
+        out.flush()
+        header = False
+    if isinstance(out, io.StringIO):
+        sys.stdout.write(out.getvalue())
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Print accuracy and calibration on a labelled table that the model has not seen.
+
+    Rows of classes not yet learned are counted by themselves.
+    """
+    kept = opened(_model_folder(arguments), arguments.label)
+    classes = [str(label) for label in kept.model.classes_]
+    place = {label: c for c, label in enumerate(kept.model.classes_.tolist())}
+    column_of = {text: place[label] for text, label in kept.known().items()}
+    probabilities, truth = [], []
+    unknown: Counter[str] = Counter()
+    for part in _parts(arguments, kept.table, "evaluated", needs_label=True):
+        assert part.labels is not None
+        known = [i for i, label in enumerate(part.labels) if label in column_of]
+        unknown.update(label for label in part.labels if label not in column_of)
+        if known:
+            probabilities.append(kept.proba(part.X[known]))
+            truth += [column_of[part.labels[i]] for i in known]
+    found = {"rows": len(truth) + unknown.total(), "rows_of_known_classes": len(truth)}
+    _tell(found | _scores(classes, probabilities, truth) | {"rows_of_unknown_classes": unknown})
+    return 0
+
+
+def _scores(
+    classes: list[str], probabilities: list[np.ndarray], truth: list[int]
+) -> dict[str, Any]:
+    """Accuracy and calibration; None where there is no row to tell."""
+    if not truth:
+        names = ("accuracy", "balanced_accuracy", "expected_calibration_error")
+        return dict.fromkeys(names) | {"accuracy_by_class": {}}
+    proba, columns = np.concatenate(probabilities), np.array(truth)
+    hit = proba.argmax(axis=1) == columns
+    by_class = {classes[c]: float(hit[columns == c].mean()) for c in np.unique(columns)}
+    return {
+        "accuracy": float(hit.mean()),
+        "balanced_accuracy": float(np.mean(list(by_class.values()))),
+        "expected_calibration_error": expected_calibration_error(proba, columns, num_bins=BINS),
+        "accuracy_by_class": by_class,
+    }
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write a file that predicts where only JAX and NumPy are installed."""
+    from rvfl_jax.serving.export import export_model
+
+    model, table, *_ = opened(_model_folder(arguments))
+    check_folder("--out", arguments.out.parent)
+    if arguments.out.is_dir():
+        raise ValueError(f"--out: expected a file, got the folder {arguments.out}")
+    if arguments.out.exists() and not arguments.force:
+        raise ValueError(f"{arguments.out}: expected no file there yet; --force replaces it")
+    export_model(model, arguments.out, batch_size=arguments.batch_size, columns=table.columns)
+    size = f"{len(table.columns)} columns to {len(model.classes_)} classes"
+    print(f"Wrote {arguments.out}: {size}.", file=sys.stderr)
+    return 0
+
+
+def inspect(arguments: argparse.Namespace) -> int:
+    """Print what a model is and what it has learned."""
+    model, table, strengths, tables = opened(_model_folder(arguments))
+    counts = zip(model.classes_, model.class_count_, strict=True)
+    found = {
+        "parameters": {name: repr(value) for name, value in model.get_params().items()},
+        "label": table.label,
+        "columns": table.columns,
+        "rows": model.num_rows_seen_,
+        "tables": sum(times for times in tables.values() if times > 0),
+        "rows_of_class": {str(label): float(count) for label, count in counts},
+        "condition_at_most": _condition(model),
+        "forward_strengths": strengths if isinstance(model.k, AdaptiveK) else strengths[-1:],
+        "inverse_temperature": model.inverse_temperature_,
+    }
+    _tell(found)
+    return 0
+
+
+def _tell(found: dict[str, Any]) -> None:
+    """A JSON object with a line for each of its members."""
+    lines = [f"  {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in found.items()]
+    print("{\n" + ",\n".join(lines) + "\n}")
+
+
+def _condition(model: EdRVFLClassifier) -> list[float]:
+    """tr(A) / lambda of each sub-learner, an upper bound of the condition of A."""
+    trace = np.asarray(model._settled().state.ledger.trace)
+    return (trace / np.broadcast_to(np.asarray(model.ridge, float), trace.shape)).tolist()
+
+
+def _strength(arguments: argparse.Namespace) -> float | AdaptiveK:
+    """--k as the estimator takes it."""
+    if arguments.k == "bayes":
+        return adaptive_k(arguments.kappa, arguments.sigma)
+    try:
+        return float(arguments.k)
+    except ValueError:
+        raise ValueError(f"--k: expected a number or bayes, got {arguments.k!r}") from None
+
+
+def _wait(arguments: argparse.Namespace) -> float:
+    """--wait in seconds."""
+    if not (math.isfinite(arguments.wait) and arguments.wait >= 0):
+        raise ValueError(f"--wait: expected seconds of at least 0, got {arguments.wait!r}")
+    return float(arguments.wait)
+
+
+def _model_folder(arguments: argparse.Namespace) -> Path:
+    folder = folder_of(arguments.model)
+    if not (folder / FILE).is_file():
+        raise ValueError(f"{folder}: expected a model that `rvfl-jax fit` made, found none")
+    return folder
+
+
+def _check_free(folder: Path, force: bool) -> None:
+    if (folder / FILE).exists() and not force:
+        raise ValueError(f"{folder}: expected no model there yet; --force replaces it")
+
+
+def _writing(folder: Path, wait: float, here: bool) -> AbstractContextManager[None]:
+    return one_writer(folder, wait) if here else nullcontext()
+
+
+def _parts(
+    arguments: argparse.Namespace,
+    table: Table,
+    done: str,
+    *,
+    needs_label: bool,
+    promptly: bool = False,
+) -> Iterator[Part]:
+    parts = read_parts(
+        arguments.data,
+        rows=positive_int("--batch-rows", arguments.batch_rows),
+        label=table.label,
+        columns=table.columns,
+        needs_label=needs_label,
+        promptly=promptly,
+    )
+    return _counted(parts, done)
+
+
+def _counted(parts: Iterator[Part], done: str) -> Iterator[Part]:
+    """The parts, with the rows so far on standard error where somebody is watching."""
+    if not sys.stderr.isatty():
+        yield from parts
+        return
+    rows = 0
+    try:
+        for part in parts:
+            yield part
+            rows += len(part.X)
+            print(f"\r{rows:,} rows {done}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)

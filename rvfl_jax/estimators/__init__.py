@@ -1,0 +1,1 @@
+"""The learners as scikit-learn estimators: learned, merged, saved and exported."""

@@ -1,0 +1,462 @@
+"""What the classifier and the regressor share: parameters, batches, the held batch, the state."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from rvfl_jax.checks import NumericalError, differences, one_of, plain_array, real_numbers
+from rvfl_jax.estimators import compiled
+from rvfl_jax.estimators.calibration import Guesses, joined_guesses
+from rvfl_jax.estimators.compiled import Design, Knowledge, Rows, fading_of
+from rvfl_jax.estimators.padding import padded, rows_for
+from rvfl_jax.estimators.scaling import SCALES, Scaling, scaling_of
+from rvfl_jax.estimators.whole import TURN, as_it_stands
+from rvfl_jax.learners.edrvfl.algebra import check_forgetting
+from rvfl_jax.learners.edrvfl.strength import AdaptiveK, ConstantK, is_ridge, resolve_strength
+from rvfl_jax.linalg.dense import precision_scope
+
+LOOKAHEADS = ("hold", "none")
+# Longer batches are learned in parts where that makes no difference, so that memory stays small.
+MOST_ROWS = 4096
+# Batches of a fit whose result depends on batches: this many, of these sizes.
+FIT_BATCHES, FIT_ROWS = 20, (8, 256)
+_PROGRAM_OPTIONS = (
+    "num_layers",
+    "num_nodes",
+    "activation",
+    "cold_start",
+    "solver",
+    "weight_init",
+    "ensemble",
+)
+REMEDY = 'a larger ridge, precision="double", or features on a smaller scale'
+
+
+class Cache:
+    """What follows from one learned state, computed when it is first asked for.
+
+    Two threads that ask at once both compute it; the next state has a cache of its own.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Any, Any] = {}
+
+    def get(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """The value of that key."""
+        if key not in self._held:
+            self._held[key] = compute()
+        return self._held[key]
+
+
+class Batch(NamedTuple):
+    """Rows as they came, checked: X (n, s), target (n,) or (n, m), weight (n,)."""
+
+    X: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray
+
+
+class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
+    """Parameters and the learning of batches; see `EdRVFLClassifier` and `EdRVFLRegressor`.
+
+    Public methods that learn are `all_or_nothing`, those that read are `of_one_moment`; so nothing
+    that an attribute refers to may be changed in place.
+    """
+
+    _known: Knowledge
+
+    def _design(self) -> tuple[Design, dict[str, Any]]:
+        """Which programs run, and with what numbers; checks every parameter that has changed.
+
+        Raises:
+            ValueError: on a parameter out of range.
+        """
+        memo = self.__dict__.get("_memo", {})
+        values = [getattr(self, name) for name in _parameters_of(type(self))]  # type: ignore[arg-type]
+        values.append(getattr(self, "n_features_in_", 0))
+        before, found = memo.get("design", ((), None))
+        same = len(before) == len(values)
+        if not same or any(a is not b for a, b in zip(before, values, strict=True)):
+            found = self._checked_design()
+            memo["design"] = values, found
+        return found
+
+    def _checked_design(self) -> tuple[Design, dict[str, Any]]:
+        one_of("lookahead", self.lookahead, LOOKAHEADS)
+        one_of("scale", self.scale, SCALES)
+        forgetting = check_forgetting(self.forgetting)
+        strength = resolve_strength(self.k, self.num_layers)
+        numbers: dict[str, Any] = {
+            "ridge": real_numbers("ridge", self.ridge),
+            "weight_scale": real_numbers("weight_scale", self.weight_scale),
+        }
+        kind: Any = "none"
+        if isinstance(strength, AdaptiveK):
+            kind = (strength.estimator, strength.reuse_k)
+            numbers |= {
+                "kappa": np.asarray(strength.kappa, float),
+                "sigma": np.asarray(strength.sigma, float),
+            }
+        elif not is_ridge(strength):
+            assert isinstance(strength, ConstantK)
+            kind = "constant"
+            numbers |= {"k": np.asarray(strength.k, float)}
+        options = tuple((name, getattr(self, name)) for name in _PROGRAM_OPTIONS)
+        design = Design(options, kind, forgetting < 1.0, getattr(self, "n_features_in_", 0))
+        self._check_options()
+        # Checks every number, too.
+        design.learner(numbers)
+        return design, numbers
+
+    def _check_options(self) -> None:
+        """Raise ValueError on options of the subclass out of range."""
+
+    def _options(self) -> dict[str, Any]:
+        return {}
+
+    def _readout_kind(self) -> str | None:
+        """Of the readout that guesses each batch; None where nothing is guessed."""
+        return None
+
+    def _begin(self, num_features: int, num_outputs: int, *, guesses: Guesses | None) -> None:
+        """A fresh state; everything learned before is gone."""
+        design, numbers = self._design()
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        with precision_scope(self.precision):
+            state = compiled.begin(
+                design,
+                numbers,
+                np.int32(seed),
+                num_features=num_features + bool(self.intercept),
+                num_outputs=num_outputs,
+            )
+        self._began_with = self._beginning()
+        self._known = Knowledge(state, np.zeros(num_outputs), guesses)
+        self._pending: Batch | None = None
+        self._cache = Cache()
+        self._memo: dict[str, Any] = {}
+        self.num_rows_seen_ = 0
+
+    @property
+    def _dtype(self) -> type[np.floating[Any]]:
+        return np.float64 if self.precision == "double" else np.float32
+
+    def _beginning(self) -> dict[str, Any]:
+        """The parameters that must not change while learning goes on."""
+        names = (*_PROGRAM_OPTIONS, "weight_scale", "ridge", "intercept", "scale", "precision")
+        described = {name: _comparable(getattr(self, name)) for name in names}
+        strength = self._design()[0].strength
+        described["kind of k"] = strength if isinstance(strength, str) else ("adaptive", *strength)
+        described["forgets"] = self.forgetting < 1.0
+        return described
+
+    def _same_design(self) -> tuple[Design, dict[str, Any]]:
+        """The design that the state was begun with.
+
+        Raises:
+            ValueError: if parameters have changed since that shape what was learned.
+        """
+        found = self._design()
+        if self._memo.get("checked") is not found:
+            changed = differences(self._began_with, self._beginning())
+            if changed:
+                raise ValueError(
+                    "parameters: expected those that learning began with; fit anew, or set back "
+                    + "; ".join(changed)
+                )
+            self._memo["checked"] = found
+        return found
+
+    def _validated(self, X: Any, *, reset: bool, **options: Any) -> np.ndarray:
+        """(n, s) finite numbers, with the names and the number of features checked."""
+        if isinstance(X, np.ndarray | jax.Array):
+            X = plain_array("X", X)
+        checked: np.ndarray = validate_data(
+            self, X, reset=reset, dtype="numeric", accept_sparse=False, **options
+        )
+        return checked.astype(float) if checked.dtype.kind not in "fiub" else checked
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        """(n, s) rows as the network takes them: checked, scaled, with the constant column."""
+        return self._prepared(self._validated(X, reset=False))
+
+    def _prepared(self, X: np.ndarray) -> np.ndarray:
+        """Validated rows, scaled and with the constant column."""
+        if hasattr(self, "mean_"):
+            X = Scaling(self.mean_, self.scale_).of(X)
+        if not self.intercept:
+            return X
+        dtype = X.dtype if X.dtype.kind == "f" else float
+        return np.hstack([X.astype(dtype, copy=False), np.ones((len(X), 1), dtype)])
+
+    def _scaled_by(self, X: np.ndarray, weight: np.ndarray, *, reset: bool) -> None:
+        """Take the rows that came first for the scale of all."""
+        if reset:
+            self.__dict__.pop("mean_", None)
+            self.__dict__.pop("scale_", None)
+        if self.scale == "first" and len(X) and not hasattr(self, "mean_"):
+            self.mean_, self.scale_ = scaling_of(X, weight)
+
+    def _announced(self, X_next: Any) -> np.ndarray | None:
+        return None if X_next is None else self._inputs(X_next)
+
+    def _learn(self, batch: Batch, X_next: np.ndarray | None) -> None:
+        """Learn a batch, or hold it back until the next one can be announced to it.
+
+        Raises:
+            NumericalError: if the batch could not be learned; what was known stays.
+        """
+        design, _ = self._same_design()
+        holds = self.lookahead == "hold" and design.strength != "none"
+        if self._pending is not None:
+            self._advance(self._pending, batch.X)
+            self._pending = None
+        elif holds and X_next is None:
+            self._check_fits(batch, design)
+        if holds and X_next is None:
+            # The caller may use the array again.
+            self._pending = batch._replace(X=batch.X.copy())
+            self._cache = Cache()
+        else:
+            self._advance(batch, X_next)
+        self.num_rows_seen_ += len(batch.X)
+
+    def _check_fits(self, batch: Batch, design: Design) -> None:
+        """NumericalError for a batch that could not be learned later, and would block the rest."""
+        rows, _ = self._rows(batch, None, design)
+        with precision_scope(self.precision):
+            fits = bool(compiled.fits(design, self._known.state.W, rows))
+        raise_unless(fits, "partial_fit: a value overflowed")
+
+    def _after(self, batch: Batch, X_next: np.ndarray | None, failed: str) -> Knowledge:
+        """What is known after a batch.
+
+        Raises:
+            NumericalError: with `failed`, if it could not be learned.
+        """
+        design, numbers = self._same_design()
+        rows, announced = self._rows(batch, X_next, design)
+        options, kind = self._options(), self._readout_kind()
+        state, counts, guesses = self._known
+        fading, worth = None, batch.weight
+        if design.forgets:
+            fading = fading_of(rows.X[:, : design.num_inputs], rows.weight, float(self.forgetting))
+            worth = worth * fading.of_rows[: len(worth)]
+            counts = counts * fading.of_past
+        with precision_scope(self.precision):
+            state, made, healthy = compiled.learn(
+                design, numbers, state, self._known.counts, rows, announced, fading, options, kind
+            )
+            raise_unless(bool(healthy), failed)
+        if guesses is not None:
+            counts = counts + np.bincount(batch.target, worth, len(counts))
+            guesses = joined_guesses(guesses, made)
+        return Knowledge(state, counts, guesses)
+
+    def _advance(self, batch: Batch, X_next: np.ndarray | None) -> None:
+        design, _ = self._same_design()
+        parts = [batch]
+        if design.additive and isinstance(design.strength, str):
+            parts = [*in_parts(batch, MOST_ROWS)]
+        for part in parts:
+            announced = X_next if part is parts[-1] else None
+            self._known = self._after(
+                part, announced, "partial_fit: a factorisation failed or a value overflowed"
+            )
+            self._cache = Cache()
+
+    def _fit_at_once(self, batch: Batch, finish: Callable[[Design, dict[str, Any]], None]) -> None:
+        """Add all rows up and decide once, where the result does not depend on batches."""
+        design, numbers = self._same_design()
+        with precision_scope(self.precision):
+            state = self._known.state
+            sums = compiled.sums_now(state)
+            for part in in_parts(batch, self._rows_at_once()):
+                rows, _ = self._rows(part, None, design)
+                sums = compiled.add_rows(design, state.W, sums, rows, 1)
+            state, sound = compiled.conclude(state, *sums, np.int32(1))
+            raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
+            self._known = self._known._replace(state=state)
+            finish(design, numbers)
+        self.num_rows_seen_ += len(batch.X)
+
+    def _fit_in_batches(self, batch: Batch) -> None:
+        """Learn rows in random order, batch by batch, each announced to the one before."""
+        design, _ = self._same_design()
+        order = np.arange(len(batch.X))
+        if not design.forgets:
+            order = check_random_state(self.random_state).permutation(order)
+        shuffled = Batch(batch.X[order], batch.target[order], batch.weight[order])
+        size = int(np.clip(len(order) // FIT_BATCHES, *FIT_ROWS))
+        parts = [*in_parts(shuffled, size)]
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
+            hold = self.lookahead == "hold" and following is not None
+            self._advance(part, following.X if hold and following is not None else None)
+        self.num_rows_seen_ += len(batch.X)
+
+    def _rows_at_once(self) -> int:
+        layers, _, width = np.shape(self._known.state.W)
+        fits = max(1, int(2**23 // (layers * (width + 1))))
+        return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
+
+    def _settled(self) -> Knowledge:
+        """What is known once the held batch is learned too, with nothing announced after it."""
+        if self._pending is None:
+            return self._known
+        return self._cache.get("settled", self._settle)
+
+    def _settle(self) -> Knowledge:
+        assert self._pending is not None
+        return self._after(
+            self._pending, None, "the batch held back: a factorisation failed or a value overflowed"
+        )
+
+    def _take_pending(self) -> None:
+        """Learn the held batch for good."""
+        if self._pending is not None:
+            self._advance(self._pending, None)
+            self._pending = None
+
+    def _without(self, batch: Batch) -> Knowledge:
+        """What would be known had these rows never been seen."""
+        design, _ = self._same_design()
+        known = self._known
+        with precision_scope(self.precision):
+            sums = compiled.sums_now(known.state)
+            for part in in_parts(batch, self._rows_at_once()):
+                rows, _ = self._rows(part, None, design)
+                sums = compiled.add_rows(design, known.state.W, sums, rows, -1)
+            state, sound = compiled.conclude(known.state, *sums, np.int32(0))
+            if not bool(sound):
+                raise ValueError(
+                    "unlearn: expected rows that were learned, with the weights they had; what"
+                    " would be left is not positive definite"
+                )
+        return known._replace(state=state)
+
+    def _rows(
+        self, batch: Batch, X_next: np.ndarray | None, design: Design
+    ) -> tuple[Rows, Rows | None]:
+        """The batch and the announced inputs, padded to one size, so that sizes do not multiply."""
+        longest = max(len(batch.X), 0 if X_next is None else len(X_next))
+        size = rows_for(longest)
+        X = self._sized(batch.X, size)
+        rows = Rows(X, padded(batch.weight, size), padded(batch.target, size))
+        if design.strength == "none":
+            return rows, None
+        if X_next is None:
+            return rows, Rows(np.zeros_like(X), np.zeros(size))
+        return rows, Rows(self._sized(X_next, size), padded(np.ones(len(X_next)), size))
+
+    def _sized(self, X: np.ndarray, size: int) -> np.ndarray:
+        """Padded, and of one dtype, so that programs do not multiply by that of the caller."""
+        with np.errstate(over="ignore"):
+            return padded(X.astype(self._dtype), size)
+
+    def _program(self) -> Partial:
+        """From (n, s) padded rows, intercept included, to (n, m) numbers told of each.
+
+        A tree whose leaves are all that was learned, so that it can be exported.
+        """
+        raise NotImplementedError
+
+    def _in_buckets(self, X: np.ndarray, program: Callable[[np.ndarray], Any]) -> list[np.ndarray]:
+        """Results of a program on padded parts of X, without the padding."""
+        check_is_fitted(self)
+        results = []
+        most = self._rows_at_once()
+        with precision_scope(self.precision):
+            for start in range(0, len(X), most):
+                part = X[start : start + most]
+                result = np.asarray(program(self._sized(part, rows_for(len(part)))))
+                results.append(result[..., : len(part), :])
+                self._check_answers(results[-1], start)
+        return results
+
+    def _check_answers(self, answers: np.ndarray, start: int) -> None:
+        """NumericalError naming the first row without a finite answer; (..., rows, m)."""
+        with np.errstate(all="ignore"):
+            # Half the price of looking at every number.
+            if np.isfinite(answers.sum(dtype=np.float64)):
+                return
+        lost = ~np.isfinite(answers).all(axis=(*range(answers.ndim - 2), -1))
+        if lost.any():
+            row = start + int(np.argmax(lost))
+            raise NumericalError(
+                f"X: row {row} is too large for {self.precision} precision, its answer is not"
+                f" finite ({int(lost.sum())} such rows). Remedy: {REMEDY}."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # JAX would read float64 arrays back as float32 where that is the global default.
+        state = dict(BaseEstimator.__getstate__(as_it_stands(self)))
+        state.pop(TURN, None)
+        if "_known" in state:
+            state["_known"] = jax.tree.map(_on_host, state["_known"])
+            state["_memo"], state["_cache"] = {}, Cache()
+        return state
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether anything was learned."""
+        return hasattr(self, "_known")
+
+
+def _comparable(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic | jax.Array) else value
+
+
+@cache
+def _parameters_of(kind: Any) -> list[str]:
+    """Names of the parameters; scikit-learn takes 0.2 ms to find them."""
+    return kind._get_param_names()
+
+
+def _on_host(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf
+    return np.asarray(leaf)
+
+
+def row_weights(sample_weight: Any, count: int) -> np.ndarray:
+    """(count,) finite weights of at least 0; ones for None, and a number for all rows alike.
+
+    Raises:
+        ValueError: on anything else.
+    """
+    if sample_weight is None:
+        return np.ones(count)
+    if np.ndim(np.asarray(sample_weight)) == 0:
+        sample_weight = np.full(count, sample_weight)
+    weight = check_array(
+        sample_weight,
+        ensure_2d=False,
+        dtype=float,
+        input_name="sample_weight",
+        ensure_min_samples=0,
+    )
+    if weight.shape != (count,):
+        raise ValueError(f"sample_weight: expected shape ({count},), got {weight.shape}")
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight: expected at least 0, got {weight.min()}")
+    return weight
+
+
+def raise_unless(healthy: bool, what: str) -> None:
+    """NumericalError with a remedy where something went wrong."""
+    if not healthy:
+        raise NumericalError(f"{what}. Remedy: {REMEDY}.")
+
+
+def in_parts(batch: Batch, most: int) -> Iterator[Batch]:
+    """The batch in pieces of at most so many rows."""
+    for start in range(0, len(batch.X), most):
+        here = slice(start, start + most)
+        yield Batch(batch.X[here], batch.target[here], batch.weight[here])

@@ -1,0 +1,558 @@
+"""The learners as a scikit-learn classifier, for people with data in batches and new classes."""
+
+from collections.abc import Set
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jax.tree_util import Partial
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from rvfl_jax.checks import one_of, plain_array
+from rvfl_jax.estimators import compiled
+from rvfl_jax.estimators.base import Batch, Cache, EdRVFLBase, in_parts, row_weights
+from rvfl_jax.estimators.calibration import (
+    Guesses,
+    grown_guesses,
+    inverse_temperature,
+    joined_guesses,
+    linked,
+    no_guesses,
+    scaled_guesses,
+)
+from rvfl_jax.estimators.compiled import LINKS, Design, Knowledge
+from rvfl_jax.estimators.padding import classes_for
+from rvfl_jax.estimators.readouts import READOUTS, Readout, check_readout_options
+from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
+from rvfl_jax.learners.edrvfl.algebra import grown_state
+from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.streams.label_map import LabelMap
+from rvfl_jax.streams.labels import clean_labels
+
+LARGEST_ODDS = 1e6
+
+
+class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
+    """Ensemble deep RVFL classifier that learns batch by batch, new classes included.
+
+    Example:
+        >>> model = EdRVFLClassifier(num_nodes=256, random_state=0)
+        >>> model.partial_fit([[0.0, 1.0], [1.0, 0.0]], ["cat", "dog"])
+        >>> model.partial_fit([[1.0, 1.0]], ["hippopotamus"])
+        >>> model.predict([[1.0, 1.0]])
+
+    Random hidden layers are drawn once; each has a linear readout that is at every moment the
+    ridge solution on all rows so far, exactly, in one pass and without keeping a row. `fit` on
+    all rows and any number of `partial_fit` on parts of them give one readout (k = 0, or any
+    constant k once nothing is announced). Inputs should be of one scale: as behind a
+    `StandardScaler`, or with `scale="first"`.
+
+    A method that learns does so wholly or not at all: whatever it raises, an interrupt included,
+    the model is what it was. One thread may learn while others predict; each answer is that of
+    one whole model.
+
+    Args:
+        num_layers: L, sub-learners.
+        num_nodes: N, hidden nodes of each.
+        ridge: lambda > 0, a scalar or (L,).
+        k: forward strength: 0 is -R, 1 is -F, any constant -kF, `adaptive_k(...)` -kF-Bayes. It
+            draws the readout towards the inputs announced as `X_next`, until those are learned.
+        activation: of the hidden nodes; see `edrvfl`.
+        intercept: whether inputs get a constant column; the paper's network has none.
+        scale: "none" takes features as they are; "first" standardises them for good with the mean
+            and the deviation of the rows that come first, all those of `fit` or of the first
+            batch.
+        readout: how the learned state is asked; may be changed at any time. "ridge" is the
+            paper's, "discriminant" Fisher's linear discriminant, "nearest_mean" the nearest
+            class mean; see `rvfl_jax.estimators.readouts`.
+        class_balance: a >= 0; "ridge" scales scores of class c by n_c^-a, and "discriminant"
+            takes n_c^(1 - a) as its prior. 0.5 to 1 where rare classes matter as much as others.
+        shrinkage: 0 to 1, of the covariance of "discriminant".
+        class_weight: None, a dict of label to weight (1 where missing), or for `fit`
+            "balanced", n / (classes n_c), which later calls then keep to.
+        forgetting: what a row is worth after one more row was learned, 1 for ever. Below 1 each
+            step takes O(d^3); lambda I is never forgotten, so that eta_dagger stays bounded,
+            and rows whose inputs are all 0 let nothing be forgotten.
+        lookahead: "hold" announces each batch to the one before it, which is held back until
+            then (predictions know the held batch all the same); "none" announces only
+            `X_next`. With k = 0 nothing is held.
+        cold_start, solver, weight_init, weight_scale, ensemble: see `edrvfl`.
+        precision: "double" or "single", whatever the global setting.
+        random_state: of the hidden weights.
+
+    Attributes:
+        classes_: labels met or declared, in ascending order where they have one, else in order
+            of appearance. Labels declared but never met have probability 0.
+        class_count_: weight of the rows learned of each.
+        inverse_temperature_: the power that `predict_proba` raises scores to.
+        mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+        num_rows_seen_: rows given so far.
+
+    Source: the learners are those of Wang et al. (2025); see `rvfl_jax.edrvfl`.
+    """
+
+    _labels: LabelMap
+    _declared: frozenset[Any]
+
+    def __init__(
+        self,
+        num_layers: int = 2,
+        num_nodes: int = 256,
+        ridge: Any = 1.0,
+        k: Any = 0.0,
+        *,
+        activation: Any = "relu",
+        intercept: bool = True,
+        scale: str = "none",
+        readout: str = "ridge",
+        class_balance: float = 0.0,
+        shrinkage: float = 0.1,
+        class_weight: Any = None,
+        forgetting: float = 1.0,
+        lookahead: str = "hold",
+        cold_start: str = "exact",
+        solver: str = "auto",
+        weight_init: Any = "lecun_uniform",
+        weight_scale: Any = 1.0,
+        ensemble: str = "mean",
+        precision: str = "double",
+        random_state: Any = None,
+    ):
+        self.num_layers = num_layers
+        self.num_nodes = num_nodes
+        self.ridge = ridge
+        self.k = k
+        self.activation = activation
+        self.intercept = intercept
+        self.scale = scale
+        self.readout = readout
+        self.class_balance = class_balance
+        self.shrinkage = shrinkage
+        self.class_weight = class_weight
+        self.forgetting = forgetting
+        self.lookahead = lookahead
+        self.cold_start = cold_start
+        self.solver = solver
+        self.weight_init = weight_init
+        self.weight_scale = weight_scale
+        self.ensemble = ensemble
+        self.precision = precision
+        self.random_state = random_state
+
+    @all_or_nothing
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+        """Learn these rows and nothing else.
+
+        The readout is the ridge solution on all rows, whatever their order. Probabilities are
+        calibrated by leave-one-out guesses, which have a closed form. Where the result depends
+        on batches (`readout` other than "ridge", -kF-Bayes as printed, the paper's cold start,
+        forgetting) rows are learned in batches, and calibrated as by `partial_fit`.
+
+        Args:
+            X: (n, s) finite numbers; arrays, or pandas or polars frames.
+            y: (n,) labels of any hashable kind.
+            sample_weight: (n,) at least 0; a row of weight 2 counts as two rows.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: on unusable input.
+            NumericalError: if a factorisation failed.
+        """
+        batch, labels, seen = self._checked(X, y, sample_weight, LabelMap(), reset=True, whole=True)
+        self._start(labels, batch.X.shape[1])
+        self._rows_of_class = seen
+        if self._design()[0].additive and self.readout == "ridge":
+            self._known = self._known._replace(counts=self._weight_of_class(batch))
+            self._fit_at_once(batch, lambda design, _: self._leave_one_out(design, batch))
+        else:
+            self._fit_in_batches(batch)
+
+    @all_or_nothing
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, X_next: Any = None, sample_weight: Any = None
+    ) -> None:
+        """Learn one more batch; classes may be new at any time.
+
+        Args:
+            X: (b, s), any number of rows.
+            y: (b,) labels.
+            classes: labels to expect, which then are among `classes_`. There is no need to
+                declare any, and others may come all the same.
+            X_next: (b', s) unlabelled inputs of the batch that comes next, for k other than 0.
+            sample_weight: (b,) at least 0.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: on unusable input.
+            NumericalError: if a factorisation failed.
+        """
+        fresh = not hasattr(self, "_known")
+        labels: LabelMap = LabelMap() if fresh else self._labels
+        declared = None if classes is None else _labels("classes", classes)
+        if declared is not None:
+            labels = labels.extended(declared)
+        batch, labels, seen = self._checked(X, y, sample_weight, labels, reset=fresh)
+        announced = self._announced(X_next)
+        if fresh:
+            self._start(labels, batch.X.shape[1])
+        else:
+            self._same_design()
+            self._grow(labels)
+        if len(batch.X):
+            self._learn(batch, announced)
+        self._labels = labels
+        if declared is not None:
+            self._declared = self._declared | set(declared.tolist())
+        count = np.zeros(len(labels.labels), int)
+        count[: len(self._rows_of_class)] += self._rows_of_class
+        self._rows_of_class = count + seen
+
+    @of_one_moment
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) the most probable label met, in the labels' own kind.
+
+        Raises:
+            ValueError: on unusable input, as by all that follow.
+            NumericalError: naming the first row whose answer is not finite.
+        """
+        classes, columns = self._classes()
+        return classes[np.argmax(self._scores(X)[:, columns], axis=1)]
+
+    @of_one_moment
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, classes) calibrated probabilities, in the order of `classes_`.
+
+        Scores are estimates of probabilities already; they are raised to a power that makes the
+        mean confidence of guesses their accuracy. Guesses are made on each batch before it is
+        learned (or by leave-one-out in `fit`), so that no rows are held out. They are made by
+        the readout in force while learning; after a change of `readout` the power is 1, and
+        after one of `class_balance` that of the scores before.
+        See `rvfl_jax.estimators.calibration`.
+        """
+        program = self._program()
+        parts = self._in_buckets(self._inputs(X), program)
+        return np.concatenate(parts)[:, self._classes()[1]].astype(float)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """(n, classes) logarithms of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    @of_one_moment
+    def decision_function(self, X: Any) -> np.ndarray:
+        """(n, classes) scores of the ensemble; for two classes (n,) the log odds of the second.
+
+        For one sub-learner scores are D theta itself; for several see
+        `rvfl_jax.estimators.readouts.together`. The odds are those before they are raised to a
+        power.
+        """
+        classes, columns = self._classes()
+        z = self._scores(X)[:, columns]
+        if len(classes) != 2:
+            return z
+        # A class declared and never met has the lowest score there is.
+        odds = linked(np.maximum(z, -LARGEST_ODDS), LINKS[self.readout], np)
+        return np.clip(odds[:, 1] - odds[:, 0], -LARGEST_ODDS, LARGEST_ODDS)
+
+    @of_one_moment
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of rows whose label is predicted; labels of any hashable kind."""
+        predicted, given = self.predict(X).tolist(), _labels("y", y)
+        if len(given) != len(predicted):
+            raise ValueError(f"y: expected {len(predicted)} labels, got {len(given)}")
+        self._labels.check_kind("y", given)
+        given = given.tolist()
+        hit = [guess == label for guess, label in zip(predicted, given, strict=True)]
+        return float(np.average(hit, weights=row_weights(sample_weight, len(hit))))
+
+    @of_one_moment
+    def predict_std(self, X: Any, *, noise: bool = True) -> np.ndarray:
+        """(n, classes) predictive standard deviation of the scores of "ridge".
+
+        Under the Gaussian model behind ridge regression a score has the variance
+        s_c^2 (1 + D eta_dagger D^T), with s_c^2 the squared errors of class c's column on all rows
+        learned, by the rows less the degrees of freedom used, n - d + lambda tr(eta_dagger). The
+        mean over sub-learners is given, which is at least the deviation of their mean.
+
+        Args:
+            X: (n, s).
+            noise: whether the 1, the scatter of the targets themselves, counts.
+
+        Returns:
+            NaN for classes declared and never met, and where the rows learned are too few to
+            tell an error.
+        """
+        known, columns = self._asked(), self._classes()[1]
+        design, numbers = self._same_design()
+        parts = self._in_buckets(
+            self._inputs(X), lambda part: compiled.leverages(design, known.state, part)[..., None]
+        )
+        leverage = np.concatenate(parts, axis=1)
+        variance = self._cache.get("variance", lambda: self._variance(known, numbers["ridge"]))
+        std = np.sqrt(variance[:, None] * (leverage + float(noise))).mean(axis=0)
+        return std[:, columns]
+
+    def _variance(self, known: Knowledge, ridge: Any) -> np.ndarray:
+        """(L, m) s_c^2."""
+        counts = known.counts
+        with precision_scope(self.precision):
+            found = compiled.squared_errors(known.state, known.counts, ridge)
+        errors, used = (np.asarray(values) for values in found)
+        left = counts.sum() - used[:, None]
+        told = (counts > 0) & (left > 1e-3) & (errors > 0)
+        return np.where(told, errors / np.where(told, left, 1.0), np.nan)
+
+    @all_or_nothing
+    def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+        """Take rows out again, as if they had never been seen; the readout is exactly that.
+
+        Goes through the information form, at O(d^3). A class of which no row is left is no
+        longer met. Guesses that calibration rests on cannot be taken back.
+
+        Args:
+            X: (n, s) rows that were learned.
+            y: (n,) their labels.
+            sample_weight: the weights that they were learned with.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: on rows of a class that has fewer, or if what would be left is no sum of
+                rows (not positive definite, or with negative squared errors). A few strangers
+                among many nodes may pass unnoticed: nothing kept tells rows that were learned
+                from rows that might have been.
+        """
+        check_is_fitted(self)
+        design, _ = self._same_design()
+        if not design.additive:
+            raise ValueError(
+                'unlearn: expected forgetting=1, cold_start="exact" and a constant k or'
+                " adaptive_k(reuse_k=True), for which the state is that of its rows"
+            )
+        batch, labels, seen = self._checked(X, y, sample_weight, self._labels, reset=False)
+        if len(labels.labels) > len(self._labels.labels):
+            self._labels.columns("y", _labels("y", y))
+        left = self._rows_of_class - seen
+        if (left < 0).any():
+            worst = int(np.argmin(left))
+            raise ValueError(
+                f"unlearn: expected at most {self._rows_of_class[worst]} rows of class"
+                f" {labels.labels[worst]!r}, got {seen[worst]}"
+            )
+        self._take_pending()
+        known = self._without(batch)
+        known = known._replace(counts=known.counts - self._weight_of_class(batch))
+        with precision_scope(self.precision):
+            errors, _ = compiled.squared_errors(known.state, known.counts, self.ridge)
+        slack = 1e-6 * (1.0 + self._known.counts)
+        if (np.asarray(errors) < -slack).any():
+            raise ValueError(
+                "unlearn: expected rows that were learned, with the labels they had; what would be"
+                " left has negative squared errors"
+            )
+        gone = np.zeros(len(known.counts), bool)
+        gone[: len(left)] = left == 0
+        counts = np.where(gone, 0.0, known.counts)
+        assert known.guesses is not None
+        guesses = scaled_guesses(known.guesses, np.where(gone, 0.0, 1.0))
+        self._known = known._replace(counts=counts, guesses=guesses)
+        self._rows_of_class = left
+        self.num_rows_seen_ -= len(batch.X)
+        self._cache = Cache()
+
+    @property
+    @of_one_moment
+    def classes_(self) -> np.ndarray:
+        """(classes,) labels met or declared."""
+        check_is_fitted(self)
+        return self._classes()[0]
+
+    @property
+    @of_one_moment
+    def class_count_(self) -> np.ndarray:
+        """(classes,) weight of the rows learned of each class."""
+        check_is_fitted(self)
+        return self._settled().counts[self._classes()[1]]
+
+    @property
+    @of_one_moment
+    def inverse_temperature_(self) -> float:
+        """The power that `predict_proba` raises scores to."""
+        known = self._asked()
+        guesses, link = known.guesses, LINKS[self.readout]
+        if self._guessed_by != self.readout or guesses is None:
+            return 1.0
+        return self._cache.get("power", lambda: inverse_temperature(guesses, known.counts, link))
+
+    def _check_options(self) -> None:
+        one_of("readout", self.readout, READOUTS)
+        check_readout_options(self.class_balance, self.shrinkage)
+        weight = self.class_weight
+        if weight is not None and weight != "balanced" and not isinstance(weight, dict):
+            raise ValueError(f'class_weight: expected None, "balanced" or a dict, got {weight!r}')
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "shrinkage": float(self.shrinkage),
+            "class_balance": float(self.class_balance),
+        }
+
+    def _readout_kind(self) -> str | None:
+        return self._guessed_by
+
+    def _start(self, labels: LabelMap, width: int) -> None:
+        capacity = classes_for(len(labels.labels))
+        self._guessed_by = one_of("readout", self.readout, READOUTS)
+        guesses = self._no_guesses(capacity)
+        self._begin(width - bool(self.intercept), capacity, guesses=guesses)
+        self._labels = labels
+        self._declared = frozenset()
+        self._rows_of_class = np.zeros(len(labels.labels), int)
+
+    def _no_guesses(self, capacity: int) -> Guesses:
+        return no_guesses(capacity, LINKS[self._guessed_by])
+
+    def _grow(self, labels: LabelMap) -> None:
+        capacity = classes_for(len(labels.labels))
+        state, counts, guesses = self._known
+        if capacity <= len(counts):
+            return
+        assert guesses is not None
+        counts = np.pad(counts, (0, capacity - len(counts)))
+        self._known = Knowledge(
+            grown_state(state, capacity), counts, grown_guesses(guesses, capacity)
+        )
+        self._cache = Cache()
+
+    def _checked(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        labels: LabelMap,
+        *,
+        reset: bool,
+        whole: bool = False,
+    ) -> tuple[Batch, LabelMap, np.ndarray]:
+        """Rows of positive weight, the labels with theirs, and how many rows of each there are."""
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        self._design()
+        X = self._validated(X, reset=reset)
+        y = _labels("y", y)
+        if len(X) != len(y):
+            raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
+        of_rows = row_weights(sample_weight, len(X))
+        weight = of_rows * self._class_weights(y, whole)
+        used = weight > 0
+        X, y, weight = X[used], y[used], weight[used]
+        if whole and not len(X):
+            raise ValueError("sample_weight: expected a row of weight above zero, got none")
+        self._labels_so_far(reset).check_kind("y", y)
+        labels = labels.extended(y)
+        columns = labels.columns("y", y)
+        self._scaled_by(X, of_rows[used], reset=reset)
+        seen = np.bincount(columns, minlength=len(labels.labels))
+        return Batch(self._prepared(X), columns, weight), labels, seen
+
+    def _labels_so_far(self, reset: bool) -> LabelMap:
+        return LabelMap() if reset else self._labels
+
+    def _weight_of_class(self, batch: Batch) -> np.ndarray:
+        """(capacity,) weight of the batch's rows of each class."""
+        return np.bincount(batch.target, batch.weight, len(self._known.counts))
+
+    def _class_weights(self, y: np.ndarray, whole: bool) -> np.ndarray:
+        """(rows,) weight of each row's class."""
+        weights = self.class_weight
+        if weights is None:
+            return np.ones(len(y))
+        if isinstance(weights, dict):
+            LabelMap(tuple(weights)).check_kind("class_weight's labels and y", y)
+        if weights == "balanced":
+            if whole:
+                labels = LabelMap().extended(y)
+                counts = np.bincount(labels.columns("y", y))
+                shares = len(y) / (len(counts) * counts)
+                self._balanced = dict(zip(labels.labels, shares.tolist(), strict=True))
+            elif not hasattr(self, "_balanced"):
+                raise ValueError(
+                    'class_weight: expected None or a dict, got "balanced", which needs the counts'
+                    " of all rows in one `fit`; class_balance=1 does without"
+                )
+            weights = self._balanced
+        return row_weights([weights.get(label, 1.0) for label in y.tolist()], len(y))
+
+    def _leave_one_out(self, design: Design, batch: Batch) -> None:
+        state, counts, guesses = self._known
+        assert guesses is not None
+        for part in in_parts(batch, self._rows_at_once()):
+            rows, _ = self._rows(part, None, design)
+            made = compiled.leave_one_out(design, state, counts, rows, float(self.class_balance))
+            guesses = joined_guesses(guesses, made)
+        self._known = self._known._replace(guesses=guesses)
+
+    def _classes(self) -> tuple[np.ndarray, np.ndarray]:
+        check_is_fitted(self)
+        chosen = [
+            count > 0 or label in self._declared
+            for label, count in zip(self._labels.labels, self._rows_of_class, strict=True)
+        ]
+        return self._labels.sorted(np.array(chosen, bool))
+
+    def _asked(self) -> Knowledge:
+        check_is_fitted(self)
+        if not self._rows_of_class.any():
+            raise ValueError("predict: expected a class to have been met, got none so far")
+        return self._settled()
+
+    def _scores(self, X: Any) -> np.ndarray:
+        """(n, capacity) scores of the ensemble by column."""
+        program = partial(compiled.answer, *self._asking())
+        return np.concatenate(self._in_buckets(self._inputs(X), program))
+
+    def _program(self) -> Partial:
+        design, *learned = self._asking()
+        program = partial(compiled.probable, design, kind=self.readout)
+        return Partial(program, *learned, self.inverse_temperature_)
+
+    def _asking(self) -> tuple[Design, Any, Readout, np.ndarray]:
+        """Design, weights, readout and (capacity,) which classes were met."""
+        known = self._asked()
+        self._check_options()
+        design, _ = self._same_design()
+        options = (float(self.class_balance), float(self.shrinkage), self.readout)
+
+        def compute() -> tuple[Readout, Any]:
+            with precision_scope(self.precision):
+                return compiled.ask(known.state, known.counts, *options), known.counts > 0
+
+        readout, seen = self._cache.get(options, compute)
+        return design, known.state.W, readout, seen
+
+
+def _labels(name: str, y: Any) -> np.ndarray:
+    """Labels of any hashable kind, numbers among them integral."""
+    if isinstance(y, np.ndarray):
+        y = plain_array(name, y)
+    if hasattr(y, "to_numpy"):
+        y = y.to_numpy()
+    if not isinstance(y, np.ndarray | list | tuple):
+        y = list(y) if isinstance(y, Set) else np.asarray(y)
+    if isinstance(y, np.ndarray) and y.ndim == 2:
+        y = column_or_1d(y, warn=True)
+    if isinstance(y, np.ndarray) and y.dtype.kind == "b":
+        return y
+    if isinstance(y, np.ndarray) and y.dtype.kind == "f":
+        check_classification_targets(y)
+    return clean_labels(name, y, negative=True)

@@ -1,0 +1,93 @@
+"""Two classifiers that learned apart as the one that learned everything."""
+
+from copy import deepcopy
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from rvfl_jax.checks import differences
+from rvfl_jax.estimators import compiled
+from rvfl_jax.estimators.base import Cache, raise_unless
+from rvfl_jax.estimators.calibration import merged_guesses
+from rvfl_jax.estimators.classifier import EdRVFLClassifier
+from rvfl_jax.estimators.compiled import Knowledge
+from rvfl_jax.estimators.whole import as_it_stands
+from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.streams.label_map import as_array
+
+
+def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
+    """The classifier that has learned what `a` and `b` learned apart; both stay as they are.
+
+    Its readout equals, exactly, that of one that learned all rows of both. Goes through the
+    information form, at O(d^3).
+
+    Raises:
+        ValueError: unless both have the same parameters and random weights (an integer
+            `random_state` sees to that), the same features, and are without forgetting.
+        NumericalError: if the sums could not be factorised.
+    """
+    for name, model in (("a", a), ("b", b)):
+        if not isinstance(model, EdRVFLClassifier):
+            raise ValueError(f"{name}: expected an EdRVFLClassifier, got {type(model).__name__}")
+        check_is_fitted(model)
+    a, b = as_it_stands(a), as_it_stands(b)
+    _check_alike(a, b)
+    merged = deepcopy(a)
+    merged._take_pending()
+    _take_in(merged, b)
+    return merged
+
+
+def _check_alike(a: EdRVFLClassifier, b: EdRVFLClassifier) -> None:
+    for name, model in (("a", a), ("b", b)):
+        if not model._same_design()[0].additive:
+            raise ValueError(
+                f'{name}: expected forgetting=1, cold_start="exact" and a constant k or'
+                " adaptive_k(reuse_k=True), for which the state is that of its rows"
+            )
+    begun = (model._began_with | {"readout": model._guessed_by} for model in (a, b))
+    changed = differences(*begun)
+    if changed:
+        raise ValueError(f"b: expected the parameters of a; {'; '.join(changed)}")
+    W_a, W_b = (np.asarray(model._known.state.W) for model in (a, b))
+    if W_a.shape != W_b.shape or not np.array_equal(W_a, W_b):
+        raise ValueError(
+            "b: expected the random weights of a, got others; give both one integer random_state"
+        )
+    for name in ("mean_", "scale_") if a.scale == "first" else ():
+        if not np.array_equal(getattr(a, name), getattr(b, name)):
+            raise ValueError(
+                f"b: expected the {name} of a, got another; begin both on the same rows, or scale"
+                " features before them"
+            )
+    names_a, names_b = (getattr(model, "feature_names_in_", None) for model in (a, b))
+    if names_a is not None and names_b is not None and list(names_a) != list(names_b):
+        raise ValueError(f"b: expected the features {list(names_a)}, got {list(names_b)}")
+
+
+def _take_in(model: EdRVFLClassifier, other: EdRVFLClassifier) -> None:
+    """Add what `other` knows to `model`, whose columns grow by the labels it lacks."""
+    theirs = other._settled()
+    names = as_array(list(other._labels.labels))
+    labels = model._labels.extended(names)
+    model._grow(labels)
+    # Columns beyond the labels hold zeros, and may go anywhere.
+    places = np.zeros(len(theirs.counts), np.int32)
+    places[: len(names)] = labels.columns("b", names)
+    state, counts, guesses = model._known
+    with precision_scope(model.precision):
+        state, sound = compiled.merge(state, theirs.state, model._design()[1]["ridge"], places)
+    raise_unless(bool(sound), "merge: a factorisation failed")
+    assert guesses is not None
+    assert theirs.guesses is not None
+    counts = counts + np.bincount(places, theirs.counts, len(counts))
+    guesses = merged_guesses(guesses, theirs.guesses, places, counts)
+    model._known = Knowledge(state, counts, guesses)
+    rows = np.zeros(len(labels.labels), int)
+    rows[: len(model._rows_of_class)] = model._rows_of_class
+    rows[places[: len(names)]] += other._rows_of_class
+    model._labels, model._rows_of_class = labels, rows
+    model._declared = model._declared | other._declared
+    model.num_rows_seen_ += other.num_rows_seen_
+    model._cache = Cache()

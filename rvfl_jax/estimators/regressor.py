@@ -1,0 +1,175 @@
+"""The same learners as a scikit-learn regressor: the theory is one of squared loss anyway."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import Partial
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from rvfl_jax.checks import one_of, plain_array
+from rvfl_jax.estimators import compiled
+from rvfl_jax.estimators.base import Batch, EdRVFLBase, row_weights
+from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
+from rvfl_jax.learners.base import ENSEMBLES
+
+
+class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
+    """Ensemble deep RVFL regressor that learns batch by batch.
+
+    Example:
+        >>> model = EdRVFLRegressor(random_state=0).partial_fit([[0.0], [1.0]], [0.0, 2.0])
+        >>> model.partial_fit([[2.0]], [4.0]).predict([[3.0]])
+
+    Each sub-learner's readout is the ridge solution on all rows so far; predictions are the mean
+    or the median over sub-learners. Targets are learned as they are: scale them if they are far
+    from 1, or choose `ridge` for their scale.
+
+    Args:
+        num_layers, num_nodes, ridge, k, activation, scale, forgetting, lookahead, cold_start,
+            solver, weight_init, weight_scale, precision, random_state: see `EdRVFLClassifier`.
+        intercept: whether inputs get a constant column.
+        ensemble: "mean" or "median" of the sub-learners' predictions.
+
+    Attributes:
+        mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+        num_rows_seen_: rows given so far.
+    """
+
+    def __init__(
+        self,
+        num_layers: int = 2,
+        num_nodes: int = 256,
+        ridge: Any = 1.0,
+        k: Any = 0.0,
+        *,
+        activation: Any = "relu",
+        intercept: bool = True,
+        scale: str = "none",
+        forgetting: float = 1.0,
+        lookahead: str = "hold",
+        cold_start: str = "exact",
+        solver: str = "auto",
+        weight_init: Any = "lecun_uniform",
+        weight_scale: Any = 1.0,
+        ensemble: str = "mean",
+        precision: str = "double",
+        random_state: Any = None,
+    ):
+        self.num_layers = num_layers
+        self.num_nodes = num_nodes
+        self.ridge = ridge
+        self.k = k
+        self.activation = activation
+        self.intercept = intercept
+        self.scale = scale
+        self.forgetting = forgetting
+        self.lookahead = lookahead
+        self.cold_start = cold_start
+        self.solver = solver
+        self.weight_init = weight_init
+        self.weight_scale = weight_scale
+        self.ensemble = ensemble
+        self.precision = precision
+        self.random_state = random_state
+
+    @all_or_nothing
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+        """Learn these rows and nothing else.
+
+        Args:
+            X: (n, s) finite numbers.
+            y: (n,) or (n, outputs) finite numbers.
+            sample_weight: (n,) at least 0.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: on unusable input.
+            NumericalError: if a factorisation failed.
+        """
+        batch, dimensions = self._checked(X, y, sample_weight, reset=True)
+        if not len(batch.X):
+            raise ValueError("sample_weight: expected a row of weight above zero, got none")
+        self._start(batch, dimensions)
+        if self._design()[0].additive:
+            self._fit_at_once(batch, lambda *_: None)
+        else:
+            self._fit_in_batches(batch)
+
+    @all_or_nothing
+    def partial_fit(self, X: Any, y: Any, X_next: Any = None, sample_weight: Any = None) -> None:
+        """Learn one more batch.
+
+        Args:
+            X: (b, s), any number of rows.
+            y: (b,) or (b, outputs).
+            X_next: (b', s) inputs of the batch that comes next, for k other than 0.
+            sample_weight: (b,) at least 0.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: on unusable input.
+            NumericalError: if a factorisation failed.
+        """
+        fresh = not hasattr(self, "_known")
+        batch, dimensions = self._checked(X, y, sample_weight, reset=fresh)
+        announced = self._announced(X_next)
+        if fresh:
+            self._start(batch, dimensions)
+        elif batch.target.shape[1] != np.shape(self._known.state.theta)[-1]:
+            raise ValueError(
+                f"y: expected {np.shape(self._known.state.theta)[-1]} outputs a row, as before,"
+                f" got {batch.target.shape[1]}"
+            )
+        if len(batch.X):
+            self._learn(batch, announced)
+
+    @of_one_moment
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) or (n, outputs) predictions."""
+        program = self._program()
+        predicted = np.concatenate(self._in_buckets(self._inputs(X), program))
+        return predicted[:, 0] if self._one_output else predicted
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _program(self) -> Partial:
+        check_is_fitted(self)
+        state = self._settled().state
+        return Partial(partial(compiled.predicted, self._same_design()[0]), state.W, state.theta)
+
+    def _check_options(self) -> None:
+        one_of("ensemble", self.ensemble, ENSEMBLES)
+
+    def _start(self, batch: Batch, dimensions: int) -> None:
+        width = batch.X.shape[1] - bool(self.intercept)
+        self._begin(width, batch.target.shape[1], guesses=None)
+        self._one_output = dimensions < 2
+
+    def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Batch, int]:
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None"
+            )
+        self._design()
+        X = self._validated(X, reset=reset)
+        if isinstance(y, np.ndarray | jax.Array):
+            y = plain_array("y", y)
+        y = check_array(y, ensure_2d=False, dtype=float, input_name="y")
+        if len(X) != len(y):
+            raise ValueError(f"y: expected {len(X)} targets, one a row of X, got {len(y)}")
+        weight = row_weights(sample_weight, len(X))
+        used = weight > 0
+        X, targets, weight = X[used], y.reshape(len(y), -1)[used], weight[used]
+        self._scaled_by(X, weight, reset=reset)
+        return Batch(self._prepared(X), targets, weight), y.ndim

@@ -1,0 +1,211 @@
+"""Estimators on disk: `save_model` and `load_model`.
+
+What was learned goes into one checkpoint: weights (not only their seed), readouts, counts, guesses
+and the held batch, so that a restored model answers and goes on learning to the last bit.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rvfl_jax.estimators import compiled
+from rvfl_jax.estimators.base import Batch, Cache, EdRVFLBase
+from rvfl_jax.estimators.classifier import EdRVFLClassifier
+from rvfl_jax.estimators.compiled import Knowledge
+from rvfl_jax.estimators.regressor import EdRVFLRegressor
+from rvfl_jax.estimators.whole import as_it_stands
+from rvfl_jax.files.checkpoint import Checkpoint, load_checkpoint_file, restore, save_checkpoint
+from rvfl_jax.learners.edrvfl.strength import FORM, AdaptiveK, adaptive_k, is_of_old
+from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.streams.label_map import LabelMap
+
+FILE = "model.npz"
+KINDS = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
+_PLAIN = ("num_rows_seen_", "n_features_in_", "_guessed_by", "_one_output")
+# Arrays by the name they have in the file.
+_ARRAYS = {"mean": "mean_", "scale": "scale_", "rows_of_class": "_rows_of_class"}
+
+
+def save_model(
+    model: EdRVFLBase, folder: str | Path, *, notes: Mapping[str, Any] | None = None
+) -> None:
+    """Write a fitted estimator into a folder, which is made where it is missing.
+
+    Args:
+        model: `EdRVFLClassifier` or `EdRVFLRegressor`.
+        folder: gets `model.npz`; one that is there is replaced in one move.
+        notes: what else to keep with it, as JSON; `notes_of` reads it. When None, what the model
+            was loaded with, unless it has been fitted anew.
+
+    Raises:
+        ValueError: if the model has learned nothing, or has parameters or labels that JSON cannot
+            hold, such as a function of your own as activation.
+        OSError: if the file cannot be written; what was there is untouched.
+    """
+    if not hasattr(model, "_known"):
+        raise ValueError("model: expected a fitted estimator, got one that has learned nothing")
+    model = as_it_stands(model)
+    if notes is None and hasattr(model, "_noted"):
+        beginning, noted = model._noted
+        notes = noted if beginning is model._began_with else None
+    described: dict[str, Any] = {
+        "kind": type(model).__name__,
+        "parameters": {name: _encoded(name, v) for name, v in model.get_params().items()},
+        "plain": {name: getattr(model, name) for name in _PLAIN if hasattr(model, name)},
+        "capacity": int(np.shape(model._known.state.theta)[-1]),
+        "notes": dict(notes or {}),
+    }
+    names = getattr(model, "feature_names_in_", None)
+    described["feature_names"] = None if names is None else [str(name) for name in names]
+    tree: dict[str, Any] = {"known": model._known, "pending": model._pending}
+    tree |= {key: getattr(model, name) for key, name in _ARRAYS.items() if hasattr(model, name)}
+    if isinstance(model, EdRVFLClassifier):
+        described["labels"] = [_encoded("label", label) for label in model._labels.labels]
+        described["declared"] = [_encoded("label", label) for label in model._declared]
+        described["balanced"] = _encoded("class_weight", getattr(model, "_balanced", None))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(folder / FILE, tree, described)
+
+
+def load_model(folder: str | Path) -> Any:
+    """The estimator that `save_model` wrote.
+
+    Raises:
+        ValueError: if there is none, if the file is damaged, or if its arrays do not fit its
+            parameters; every difference is listed.
+    """
+    path = Path(folder) / FILE
+    checkpoint = load_checkpoint_file(path)
+    described = checkpoint.metadata["metadata"]
+    kind = KINDS.get(described.get("kind"))
+    if kind is None:
+        raise ValueError(f"{path}: expected a model, got {described.get('kind')!r}")
+    _bring_up_to_date(described, checkpoint)
+    model = kind(**{name: _decoded(v) for name, v in described["parameters"].items()})
+    for name, value in described["plain"].items():
+        setattr(model, name, value)
+    if described["feature_names"] is not None:
+        model.feature_names_in_ = np.array(described["feature_names"], dtype=object)
+    tree = restore(checkpoint, _expected(model, described, checkpoint), what=str(path))
+    model._known, model._pending = _in_double(tree["known"]), tree["pending"]
+    model._cache, model._memo = Cache(), {}
+    for key, name in _ARRAYS.items():
+        if key in tree:
+            setattr(model, name, tree[key])
+    if isinstance(model, EdRVFLClassifier):
+        model._labels = LabelMap(tuple(_decoded(label) for label in described["labels"]))
+        model._declared = frozenset(_decoded(label) for label in described["declared"])
+        if described.get("balanced") is not None:
+            model._balanced = _decoded(described["balanced"])
+    model._began_with = model._beginning()
+    if described["notes"]:
+        # They belong to what began then, and a new beginning has another.
+        model._noted = (model._began_with, described["notes"])
+    return model
+
+
+def notes_of(folder: str | Path) -> dict[str, Any]:
+    """What `save_model` was given as `notes`."""
+    return load_checkpoint_file(Path(folder) / FILE).metadata["metadata"]["notes"]
+
+
+def _bring_up_to_date(described: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """What commands of before `scale="first"` noted beside the model becomes part of it."""
+    table = described["notes"].get("table", {})
+    if "mean" not in table:
+        return
+    described["feature_names"] = table["columns"]
+    mean, scale = np.array(table["mean"], float), np.array(table["scale"], float)
+    if mean.any() or (scale != 1).any():
+        described["parameters"]["scale"] = "first"
+        checkpoint.arrays.update({"['mean']": mean, "['scale']": scale})
+
+
+def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
+    """Shapes and dtypes that the parameters ask for."""
+    design, numbers = model._design()
+    capacity, width = described["capacity"], model.n_features_in_ + bool(model.intercept)
+    with precision_scope(model.precision):
+        state = jax.eval_shape(
+            lambda: compiled.begin(
+                design, numbers, np.int32(0), num_features=width, num_outputs=capacity
+            )
+        )
+    # States of earlier releases did not tell their lambda.
+    ridge = np.full(state.ridge.shape, numbers["ridge"], state.ridge.dtype)
+    checkpoint.arrays.setdefault("['known'].state.ridge", ridge)
+    # Files of earlier releases have counts and guesses in the precision of the model.
+    kept = checkpoint.arrays.get("['known'].counts", np.zeros(0)).dtype
+    dtype = np.dtype(model._dtype if kept == model._dtype else float)
+    counts, guesses = np.zeros(capacity, dtype), None
+    expected: dict[str, Any] = {"pending": None}
+    if isinstance(model, EdRVFLClassifier):
+        guesses = jax.tree.map(lambda leaf: leaf.astype(dtype), model._no_guesses(capacity))
+        expected["rows_of_class"] = np.zeros(len(described["labels"]), int)
+    expected["known"] = Knowledge(state, counts, guesses)
+    if model.scale == "first":
+        expected |= {name: np.zeros(model.n_features_in_) for name in ("mean", "scale")}
+    # The held batch has as many rows as it came with.
+    held = [checkpoint.arrays.get(f"['pending'].{name}") for name in Batch._fields]
+    X, target, weight = held
+    if X is not None and target is not None and weight is not None:
+        expected["pending"] = Batch(X, target, weight)
+    return expected
+
+
+def _in_double(known: Knowledge) -> Knowledge:
+    return Knowledge(known.state, *jax.tree.map(lambda leaf: leaf.astype(float), known[1:]))
+
+
+def _encoded(name: str, value: Any) -> Any:
+    """JSON that tells kinds apart which JSON mixes up."""
+    if isinstance(value, AdaptiveK):
+        parts = (value.kappa, value.sigma)
+        kappa, sigma = (np.asarray(part, float).tolist() for part in parts)
+        return {"adaptive_k": [kappa, sigma, value.estimator, value.reuse_k, FORM]}
+    if isinstance(value, np.random.RandomState):
+        algorithm, words, *rest = value.get_state(legacy=True)
+        return {"random_state": [algorithm, np.asarray(words).tolist(), *rest]}
+    if isinstance(value, tuple):
+        return {"tuple": [_encoded(name, part) for part in value]}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iufb":
+        return {"array": [value.dtype.str, value.tolist()]}
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _encoded(name, np.asarray(value).tolist())
+    if isinstance(value, list):
+        return [_encoded(name, part) for part in value]
+    if isinstance(value, dict):
+        pairs = [[_encoded(name, k), _encoded(name, v)] for k, v in value.items()]
+        return {"dict": pairs}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"{name}: expected numbers, strings or tuples to save, got {value!r}")
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    (kind, content), *_ = value.items()
+    if kind == "adaptive_k":
+        k = adaptive_k(*content[:4])
+        if len(content) < 5 and not is_of_old(k):
+            raise ValueError(
+                f"k: expected the {k.estimator} strength of form {FORM}, got one of an earlier"
+                " form, which learned otherwise; learn the model anew"
+            )
+        return k
+    if kind == "array":
+        return np.array(content[1], content[0])
+    if kind == "random_state":
+        generator = np.random.RandomState()
+        generator.set_state(tuple(content))
+        return generator
+    if kind == "tuple":
+        return tuple(_decoded(part) for part in content)
+    return {_decoded(k): _decoded(v) for k, v in content}

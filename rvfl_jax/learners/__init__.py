@@ -1,0 +1,1 @@
+"""Methods that learn a stream: each a `Learner`, on the contract of `base`."""

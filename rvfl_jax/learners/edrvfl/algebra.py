@@ -1,0 +1,185 @@
+"""Exact operations on what was learned: merge, unlearn, forget, grow.
+
+All rest on the sums A = lambda I + sum_i D_i^T D_i and B = sum_i D_i^T Y_i being additive, and so
+go through the information form: A is recovered from eta_dagger, changed, and factorised anew,
+at O(d^3) a sub-learner. A forward term inside is dropped; the next step puts in its own.
+
+They hold for states whose sums are those of the rows: the exact cold start with a constant k or
+`adaptive_k(reuse_k=True)`. -kF-Bayes as printed teaches a learner part of its own guesses, and they
+stay inside.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rvfl_jax.checks import NumericalError, check_ridge, is_number, per_layer, shape
+from rvfl_jax.learners.base import check_design, check_inputs
+from rvfl_jax.learners.edrvfl.accumulate import from_sums
+from rvfl_jax.learners.edrvfl.features import take
+from rvfl_jax.learners.edrvfl.network import Activation, activation_name, resolve_activation
+from rvfl_jax.linalg.dense import gram, is_finite, matmul, matmul_tn, scope_of, spd_inverse
+from rvfl_jax.types import ActivationName, Array
+
+
+def sums_of(state: Any) -> tuple[Array, Array]:
+    """A (L, d, d) and B (L, d, m) of a state."""
+    A = jax.vmap(spd_inverse)(state.eta_dagger)
+    return A, matmul(A, state.theta_ridge)
+
+
+def batch_sums(
+    W: Array, X: Any, Y: Any, weight: Any, activation: Activation
+) -> tuple[Array, Array]:
+    """D^T D (L, d, d) and D^T Y (L, d, m) of weighted rows; rows of weight 0 may hold NaN."""
+    batch = take(W, X, weight, activation)
+    Y = jnp.where(batch.valid[:, None], batch.root[:, None] * jnp.asarray(Y, W.dtype), 0.0)
+    return jax.vmap(gram)(batch.D), jax.vmap(matmul_tn, (0, None))(batch.D, Y)
+
+
+def merged_state(a: Any, b: Any, ridge: Any, columns: Array) -> Any:
+    """A = A_a + A_b - lambda I and B = B_a + B_b, with column c of b going to `columns[c]` of a.
+
+    The prior, lambda theta_0, is in both B and stays in one.
+    """
+    (A, B), (A_b, B_b) = sums_of(a), sums_of(b)
+    eye = jnp.eye(A.shape[-1], dtype=A.dtype)
+    ridges = jnp.broadcast_to(jnp.asarray(ridge, A.dtype), (len(A),))[:, None, None]
+    if a.prior is not None and b.prior is not None:
+        B_b = B_b - ridges * b.prior
+    B = B.at[..., columns].add(B_b)
+    return from_sums(a, A + A_b - ridges * eye, B, a.num_learned + b.num_learned)
+
+
+def forgotten_state(state: Any, ridge: Any, factor: Array) -> Any:
+    """A = lambda I + factor (A - lambda I) and B = lambda theta_0 + factor (B - lambda theta_0).
+
+    lambda I itself is never forgotten, nor is the prior, so that eta_dagger stays below I / lambda
+    whatever comes.
+    """
+    A, B = sums_of(state)
+    eye = jnp.eye(A.shape[-1], dtype=A.dtype)
+    ridges = jnp.broadcast_to(jnp.asarray(ridge, A.dtype), (len(A),))[:, None, None]
+    kept = factor * B
+    if state.prior is not None:
+        kept = kept + (1.0 - factor) * ridges * state.prior
+    return from_sums(state, factor * A + (1.0 - factor) * ridges * eye, kept, state.num_learned)
+
+
+def grown_state(state: Any, num_classes: int) -> Any:
+    """The same state with a capacity of so many classes, as if it had been known from the start.
+
+    The column of a class that was never met is zero in every sum, so that nothing is computed.
+    """
+    extra = num_classes - state.theta.shape[-1]
+
+    def grow(leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        return np.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, extra)])
+
+    ledger = state.ledger._replace(moment=grow(state.ledger.moment))
+    return state._replace(
+        theta=grow(state.theta),
+        theta_ridge=grow(state.theta_ridge),
+        ledger=ledger,
+        prior=None if state.prior is None else grow(state.prior),
+    )
+
+
+def is_sound(state: Any) -> Array:
+    """Scalar truth: the readout and the inverse Gram are finite."""
+    return is_finite(state.theta) & is_finite(state.eta_dagger)
+
+
+_merged = jax.jit(merged_state)
+
+
+def _prior_of(state: Any) -> Any:
+    return np.zeros(np.shape(state.theta)) if state.prior is None else state.prior
+
+
+def merge_states(a: Any, b: Any, *, ridge: Any) -> Any:
+    """The state that has learned what `a` and `b` learned apart.
+
+    Args:
+        a: state of `edrvfl`.
+        b: another one of the same network, learned from other rows.
+        ridge: the lambda of both, a scalar or (L,).
+
+    Raises:
+        ValueError: unless both have the same W, as many classes, and began from one readout.
+        NumericalError: if the sums could not be factorised.
+    """
+    per_layer("ridge", ridge, len(a.theta), minimum=0.0, strict=True)
+    for state in (a, b):
+        check_ridge(state, ridge)
+    if np.shape(a.W) != np.shape(b.W) or not np.array_equal(np.asarray(a.W), np.asarray(b.W)):
+        raise ValueError(
+            "b: expected the random weights W of a, got others; learners to be merged must be"
+            " begun with one key"
+        )
+    if not np.array_equal(np.asarray(_prior_of(a)), np.asarray(_prior_of(b))):
+        raise ValueError("b: expected the prior readout of a, got another")
+    m = a.theta.shape[-1]
+    shape("b.theta", b.theta, a.theta.shape, "(L, d, m) of a")
+    with scope_of(a.theta):
+        state = _merged(a, b, ridge, jnp.arange(m))
+    return _checked(state, "merge")
+
+
+def unlearn_rows(
+    state: Any,
+    X: Any,
+    Y: Any,
+    *,
+    activation: ActivationName | Activation = "relu",
+    weight: Any = None,
+) -> Any:
+    """The state that never saw these rows: A - D^T D and B - D^T Y.
+
+    Args:
+        state: of `edrvfl`, which has learned the rows.
+        X: (n, s).
+        Y: (n, m) the targets that they were learned with.
+        activation: of the learner.
+        weight: (n,) the weights that they were learned with; ones when None.
+
+    Raises:
+        ValueError: on shapes that do not fit.
+        NumericalError: if what is left is no sum of rows, as when they were never learned.
+    """
+    told = {"activation": getattr(state, "activation", None)}
+    check_design({"activation": activation_name(activation)}, told)
+    check_inputs(state, X)
+    shape("Y", Y, (np.shape(X)[0], state.theta.shape[-1]), "(n, num_classes)")
+    weight = np.ones(np.shape(X)[0]) if weight is None else weight
+    shape("weight", weight, (np.shape(X)[0],), "(n,)")
+    g = resolve_activation(activation)
+
+    @jax.jit
+    def without(state: Any, X: Array, Y: Array, weight: Array) -> Any:
+        A, B = sums_of(state)
+        grams, moments = batch_sums(state.W, X, Y, weight, g)
+        return from_sums(state, A - grams, B - moments, state.num_learned)
+
+    with scope_of(state.theta):
+        left = without(state, np.asarray(X), np.asarray(Y), np.asarray(weight))
+    return _checked(left, "unlearn")
+
+
+def check_forgetting(value: Any) -> float:
+    """`value` as a factor in (0, 1], or a ValueError."""
+    if not is_number(value) or not 0 < value <= 1:
+        raise ValueError(f"forgetting: expected a number above 0 and at most 1, got {value!r}")
+    return float(value)
+
+
+def _checked(state: Any, what: str) -> Any:
+    if not bool(np.isfinite(np.asarray(state.theta)).all()):
+        raise NumericalError(
+            f"{what}: what is left is not positive definite. Remedy: unlearn only rows that"
+            " were learned, with the targets and weights they had, in double precision."
+        )
+    return state

@@ -1,0 +1,50 @@
+"""A batch as the solvers take it: weighted features, with padding and failures emptied."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rvfl_jax.learners.edrvfl.network import Activation, features
+from rvfl_jax.learners.edrvfl.residual import probe
+from rvfl_jax.linalg.dense import is_finite
+from rvfl_jax.objects.words import in_brief
+from rvfl_jax.types import Array
+
+
+@in_brief
+class InHand(NamedTuple):
+    """A batch whose features are known and whose labels are awaited.
+
+    Attributes:
+        D: (L, b, d) features times the square root of the row weights; 0 in padding.
+        probe: (L, b, r) see `rvfl_jax.learners.edrvfl.residual`.
+        root: (b,) square root of the row weights; 0 in padding.
+        finite: (L,) False where features were not finite; such a batch is emptied.
+    """
+
+    D: Array
+    probe: Array
+    root: Array
+    finite: Array
+
+    @property
+    def valid(self) -> Array:
+        """(b,) True for rows that count."""
+        return self.root > 0
+
+
+def take(W: Array, X: Any, weight: Any, activation: Activation) -> InHand:
+    """Features of a batch; padding and batches that are not finite become empty rows."""
+    X = jnp.asarray(X).astype(W.dtype)
+    weight = jnp.ones(len(X), W.dtype) if weight is None else jnp.asarray(weight, W.dtype)
+    valid = (weight > 0)[:, None]
+    X = jnp.where(valid, X, 0.0)
+    # Twice selected: the square root has no derivative at 0.
+    root = jnp.where(weight > 0, jnp.sqrt(jnp.where(weight > 0, weight, 1.0)), 0.0)
+    D = jnp.where(valid, root[:, None] * features(W, X, activation), 0.0)
+    DU = jax.vmap(probe)(D)
+    # A row of D that is not finite makes its probe so, and there are far fewer probes to read.
+    finite = jax.vmap(is_finite)(DU) & is_finite(weight)
+    D, DU = (jnp.where(finite[:, None, None], x, 0.0) for x in (D, DU))
+    return InHand(D, DU, jnp.where(jnp.any(finite), root, 0.0), finite)

@@ -1,0 +1,528 @@
+"""The ensemble deep RVFL learner with forward regularisation: Algorithms 1 and 2.
+
+With theta_0 = 0 every step has a closed form, which the recursion reproduces exactly:
+
+    theta_{t+1} = (lambda I + sum_{i<=t} D_i^T D_i + k D_{t+1}^T D_{t+1})^-1
+                  sum_{i<=t} D_i^T Y_i.                                   (Theorems 1-3)
+
+Only the latest forward penalty is ever inside. One sub-learner's equations are in
+`rvfl_jax.learners.edrvfl.solvers`; the vmap over sub-learners is in this file and nowhere else.
+
+Source: J. Wang, M. Hu, N. Li, A. Al-Ali, P. N. Suganthan, "Randomized Neural Network with
+Adaptive Forward Regularization for Online Task-free Class Incremental Learning", 2025.
+"""
+
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rvfl_jax.checks import one_of, per_layer, plain_numbers, positive_int
+from rvfl_jax.learners.base import (
+    ENSEMBLES,
+    check_batch,
+    check_design,
+    check_inputs,
+    combiner,
+    describe,
+    shared_programs,
+    some_rows,
+)
+from rvfl_jax.learners.baselines import gram_and_moment
+from rvfl_jax.learners.edrvfl.accumulate import from_sums, postponed_form
+from rvfl_jax.learners.edrvfl.features import InHand, take
+from rvfl_jax.learners.edrvfl.network import (
+    Activation,
+    Initializer,
+    activation_name,
+    features,
+    init_weights,
+    resolve_activation,
+    resolve_weight_init,
+)
+from rvfl_jax.learners.edrvfl.residual import WORTHLESS, Ledger, empty_ledger, enter, residual
+from rvfl_jax.learners.edrvfl.solvers import covariance, information, square_root
+from rvfl_jax.learners.edrvfl.solvers.base import Batch, Readout, Report
+from rvfl_jax.learners.edrvfl.strength import (
+    FORM,
+    ConstantK,
+    Strength,
+    is_of_old,
+    is_random,
+    is_ridge,
+    resolve_strength,
+    sigma_share,
+)
+from rvfl_jax.linalg.dense import is_finite, matmul
+from rvfl_jax.objects.portable import portable
+from rvfl_jax.objects.words import in_brief
+from rvfl_jax.types import (
+    ActivationName,
+    Array,
+    ColdStart,
+    Ensemble,
+    FollowForm,
+    Learner,
+    Name,
+    Solver,
+    StepInfo,
+    StreamForm,
+    WeightInit,
+)
+
+SOLVERS: tuple[Solver, ...] = ("auto", "covariance", "information", "square_root")
+COLD_STARTS: tuple[ColdStart, ...] = ("exact", "paper")
+
+
+@portable
+@in_brief
+class EdRVFLState(NamedTuple):
+    """All that the next step needs; the first four are the paper's.
+
+    Attributes:
+        W: (L, N + s, N) random weights.
+        theta: (L, d, m) readout theta_{t+1}.
+        eta_dagger: (L, d, d) inverse regularised Gram of what was learned.
+        eta: (L, d, d) the same with the forward term of the announced batch, the paper's
+            variable learning rate.
+        theta_ridge: (L, d, m) the readout without forward term.
+        k: (L,) strength of the forward term inside eta; 0 when nothing is announced.
+        num_learned: () batches learned so far; batches without rows do not count.
+        key: PRNG key of the random estimators of k; None for all others.
+        ledger: sums that the health of the solution is measured with, a leading L each.
+        root: (L, d, d) upper R with R^T R = eta_dagger^-1, for solver="square_root"; None
+            for all others.
+        prior: (L, d, m) the readout theta_0 that it began from, see `with_prior`; None for 0.
+        ridge: (L,) lambda of the learner, so that a state of another one is told.
+        activation: the name of the learner's, no array but part of the structure.
+    """
+
+    W: Array
+    theta: Array
+    eta_dagger: Array
+    eta: Array
+    theta_ridge: Array
+    k: Array
+    num_learned: Array
+    key: Array | None
+    ledger: Ledger
+    root: Array | None = None
+    prior: Array | None = None
+    ridge: Array | None = None
+    activation: Name | None = None
+
+
+@in_brief
+class Rest(NamedTuple):
+    """The decision of the state that a run began with, kept while the stream stands still.
+
+    Attributes:
+        here: () True until there is a batch.
+        theta: (L, d, m).
+        k: (L,).
+    """
+
+    here: Array
+    theta: Array
+    k: Array
+
+
+@in_brief
+class Carry(NamedTuple):
+    """What the scan carries: solver carries with a leading L, and the batch in hand."""
+
+    W: Array
+    solver: Any
+    batch: InHand
+    num_learned: Array
+    key: Array | None
+    ledger: Ledger
+    rest: Rest
+    prior: Array | None = None
+
+    @property
+    def theta(self) -> Array:
+        """(L, d, m) the readout of now."""
+        theta = jax.vmap(_solver_of(self.solver).theta)(self.solver)
+        return jnp.where(self.rest.here, self.rest.theta, theta)
+
+
+class Options(NamedTuple):
+    """What shapes a learner's programs; see `edrvfl`. `forward`: k is not known to be 0."""
+
+    num_layers: int
+    num_nodes: int
+    activation: ActivationName | Activation
+    cold_start: ColdStart
+    solver: Solver
+    weight_init: WeightInit | Initializer
+    ensemble: Ensemble
+    forward: bool
+
+
+class Numbers(NamedTuple):
+    """What only scales."""
+
+    ridge: Array | float
+    strength: Strength
+    weight_scale: Array | float
+
+
+def edrvfl(
+    *,
+    num_layers: int,
+    num_nodes: int,
+    ridge: Array | float,
+    k: Strength | Array | float,
+    activation: ActivationName | Activation = "relu",
+    cold_start: ColdStart = "exact",
+    solver: Solver = "auto",
+    weight_init: WeightInit | Initializer = "lecun_uniform",
+    weight_scale: Array | float = 1.0,
+    ensemble: Ensemble = "mean",
+) -> Learner:
+    """Online ensemble deep RVFL with forward regularisation (-R, -F, -kF, -kF-Bayes).
+
+    Example:
+        >>> import jax, rvfl_jax
+        >>> learner = rvfl_jax.edrvfl(num_layers=2, num_nodes=64, ridge=1e-2, k=1.0)
+        >>> state = learner.init(jax.random.key(0), num_features=8, num_classes=3)
+
+    The stream must announce what it then delivers: `X_next` of one step is `X_t` of the
+    next. For a constant k a broken promise costs nothing, since the step never leaves a
+    forward term inside eta_dagger; -kF-Bayes would estimate its strengths from the wrong
+    rows. Row weights act as in weighted ridge regression, on the forward term too; rows
+    of weight 0 are padding and count nowhere.
+
+    Args:
+        num_layers: L, sub-learners.
+        num_nodes: N, hidden nodes of each.
+        ridge: lambda > 0, a scalar or (L,); may be traced.
+        k: forward strength >= 0, a scalar or (L,), may be traced; or `adaptive_k(...)`. With
+            k = 0 there is no forward term and what is announced tells nothing: `step` takes an
+            `X_next` so that one loop serves every k, and does the same without it.
+        activation: "relu", "leaky_relu", "sigmoid", "tanh", "swish" or any callable.
+        cold_start: "exact" makes Theorem 2 hold: with k = 0 the learner equals the offline
+            expert at every t. "paper" follows the paper's footnote 2, which sets
+            eta_dagger_2 = eta_0, so that the Gram of batch 1 never enters.
+        solver: "covariance" updates eta_dagger by low rank, 4 d^2 b flops a step;
+            "information" accumulates Gram matrices and factorises each step,
+            d^2 b + d^3 / 3 flops, or only on request (`run_stream(..., guesses=False)`);
+            "square_root" updates a triangular factor by QR, for devices with float32 only;
+            "auto" takes the information form when 2 b >= d, else the covariance form. All
+            give the same results as far as precision allows.
+        weight_init: a name of `rvfl_jax.learners.edrvfl.network.WEIGHT_INITS` or an initializer.
+        weight_scale: > 0, factor on the random weights, which is the gain before each
+            activation; a scalar or (L,), may be traced.
+        ensemble: "mean" or "median" of the sub-learners' softmax.
+
+    Returns:
+        A `Learner`. Its `step` raises ValueError on shapes that do not fit the state.
+
+    Raises:
+        ValueError: on any argument out of range.
+    """
+    strength = resolve_strength(k, positive_int("num_layers", num_layers))
+    options = Options(
+        num_layers=int(num_layers),
+        num_nodes=positive_int("num_nodes", num_nodes),
+        activation=activation,
+        cold_start=one_of("cold_start", cold_start, COLD_STARTS),
+        solver=one_of("solver", solver, SOLVERS),
+        weight_init=weight_init,
+        ensemble=one_of("ensemble", ensemble, ENSEMBLES),
+        forward=not is_ridge(strength),
+    )
+    ridge = per_layer("ridge", ridge, num_layers, minimum=0.0, strict=True)
+    weight_scale = per_layer("weight_scale", weight_scale, num_layers, minimum=0.0, strict=True)
+    resolve_activation(activation)
+    resolve_weight_init(weight_init)
+    if not options.forward:
+        strength = ConstantK(None)
+    return _edrvfl(options, jax.tree.map(plain_numbers, Numbers(ridge, strength, weight_scale)))
+
+
+@shared_programs
+def _edrvfl(options: Options, numbers: Numbers) -> Learner:
+    layers, nodes, activation, cold_start, solver, weight_init, ensemble, forward = options
+    ridge, strength, weight_scale = numbers
+    if not forward:
+        strength = ConstantK(0.0)
+    g = resolve_activation(activation)
+    g_name = Name(activation_name(activation))
+    combine_scores = combiner(ensemble)
+    pick_solver = partial(_pick_solver, solver)
+
+    def init(key: Array, num_features: int, num_classes: int) -> EdRVFLState:
+        s = positive_int("num_features", num_features)
+        m = positive_int("num_classes", num_classes)
+        W = init_weights(
+            key, num_layers=layers, num_features=s, num_nodes=nodes, weight_init=weight_init
+        )
+        W *= jnp.broadcast_to(jnp.asarray(weight_scale, W.dtype), (layers,))[:, None, None]
+        theta = jnp.zeros((layers, nodes + s, m), W.dtype)
+        ridges = jnp.broadcast_to(jnp.asarray(ridge, W.dtype), (layers,))
+        eye = jnp.eye(nodes + s, dtype=W.dtype)
+        eta_0 = eye / ridges[:, None, None]
+        none = jnp.zeros(layers, W.dtype)
+        learned = jnp.zeros((), jnp.int32)
+        own_key = key if is_random(strength) else None
+        ledger = jax.vmap(lambda r: empty_ledger(r, nodes + s, m))(lax.stop_gradient(ridges))
+        root = None
+        if solver == "square_root":
+            root = jnp.sqrt(ridges)[:, None, None] * eye
+        return EdRVFLState(
+            *(W, theta, eta_0, eta_0, theta, none, learned, own_key, ledger, root),
+            ridge=lax.stop_gradient(ridges),
+            activation=g_name,
+        )
+
+    def own_ridges(dtype: Any) -> Array:
+        return lax.stop_gradient(jnp.broadcast_to(jnp.asarray(ridge, dtype), (layers,)))
+
+    def check_own(state: EdRVFLState) -> None:
+        mine = {"num_layers": layers, "num_nodes": nodes, "activation": g_name}
+        check_design(mine, told_by(state))
+
+    def begin(state: EdRVFLState, X: Any, weight: Any) -> Carry:
+        batch = take(state.W, X, weight, g)
+        solve = pick_solver(batch.D.shape)
+        readout = Readout(
+            state.eta_dagger, state.eta, state.theta_ridge, state.theta, state.k, state.root
+        )
+        in_hand = jax.vmap(lambda r, D, prior: solve.begin(r, Batch(D, batch.valid, prior)))(
+            readout, batch.D, _prior_guess(batch.D, state.prior)
+        )
+        rest = Rest(~jnp.any(batch.valid), state.theta, state.k)
+        return Carry(
+            *(state.W, in_hand, batch, state.num_learned, state.key, state.ledger, rest),
+            state.prior,
+        )
+
+    def advance(carry: Carry, Y_t: Any, X_next: Any, weight_next: Any) -> tuple[Carry, StepInfo]:
+        batch, dtype = carry.batch, carry.W.dtype
+        upcoming = take(carry.W, X_next, weight_next, g)
+        Y = jnp.where(batch.valid[:, None], batch.root[:, None] * jnp.asarray(Y_t, dtype), 0.0)
+        usable = batch.finite & is_finite(Y)
+        prior, prior_next = (_prior_guess(D, carry.prior) for D in (batch.D, upcoming.D))
+        guess = carry.solver.V if prior is None else carry.solver.V + prior
+        guess_scores = _unweighted(batch, guess)
+        skip_gram = carry.num_learned == 0 if cold_start == "paper" else None
+        step_keys = _step_keys(strength, carry)
+        per_learner = jax.tree.map(
+            lambda v: jnp.broadcast_to(jnp.asarray(v, dtype), (layers,)), strength
+        )
+
+        def advance_one(
+            solver_carry: Any,
+            D: Array,
+            usable: Array,
+            D_next: Array,
+            prior_next: Array | None,
+            strength: Strength,
+            keys: Any,
+        ) -> Any:
+            solve = _solver_of(solver_carry)
+            return solve.advance(
+                solver_carry,
+                Batch(D, batch.valid),
+                Y,
+                usable,
+                Batch(D_next, upcoming.valid, prior_next),
+                strength,
+                forward=forward,
+                skip_gram=skip_gram,
+                keys=keys,
+            )
+
+        moved, report = jax.vmap(advance_one)(
+            carry.solver, batch.D, usable, upcoming.D, prior_next, per_learner, step_keys
+        )
+        # Diagnostics have no derivatives: they would cost memory, and norms have none at 0.
+        watched = lax.stop_gradient((moved, batch, report, upcoming.probe))
+        ledger = _enter(carry.ledger, *watched[1:3])
+        gap = jax.vmap(_residual)(watched[0], ledger, watched[3])
+        info = StepInfo(
+            guess=combine_scores(guess_scores),
+            guess_scores=guess_scores,
+            k_t=report.k_t,
+            k_next=report.k_next,
+            sigma_share=lax.stop_gradient(sigma_share(per_learner, report.k_next)),
+            healthy=report.absorbed & report.sound & upcoming.finite & (gap <= WORTHLESS),
+            residual=gap,
+            condition=ledger.trace / lax.stop_gradient(jnp.asarray(ridge, dtype)),
+        )
+        learned = carry.num_learned + jnp.any(batch.valid)
+        rest = carry.rest._replace(here=carry.rest.here & ~jnp.any(upcoming.valid))
+        carry = Carry(carry.W, moved, upcoming, learned, carry.key, ledger, rest, carry.prior)
+        return carry, info
+
+    def finish(carry: Carry) -> EdRVFLState:
+        readout = jax.vmap(_solver_of(carry.solver).finish)(carry.solver)
+        here = carry.rest.here
+        return EdRVFLState(
+            W=carry.W,
+            theta=jnp.where(here, carry.rest.theta, readout.theta),
+            eta_dagger=readout.eta_dagger,
+            eta=readout.eta,
+            theta_ridge=readout.theta_ridge,
+            k=jnp.where(here, carry.rest.k, readout.k),
+            num_learned=carry.num_learned,
+            key=carry.key,
+            ledger=carry.ledger,
+            root=readout.root,
+            prior=carry.prior,
+            ridge=own_ridges(carry.W.dtype),
+            activation=g_name,
+        )
+
+    def step(
+        state: EdRVFLState,
+        X_t: Any,
+        Y_t: Any,
+        X_next: Any = None,
+        *,
+        weight_t: Any = None,
+        weight_next: Any = None,
+    ) -> tuple[EdRVFLState, StepInfo]:
+        check_own(state)
+        check_batch(state, X_t, Y_t, X_next, weight_t, weight_next)
+        b = jnp.shape(X_t)[0]
+        X_t, Y_t, weight_t = some_rows(X_t, Y_t, weight_t)
+        X_next, _, weight_next = some_rows(X_t[:0] if X_next is None else X_next, None, weight_next)
+        carry = begin(state, X_t, weight_t)
+        idle = ~jnp.any(carry.batch.valid)
+        carry, info = advance(carry, Y_t, X_next, weight_next)
+        idle &= ~jnp.any(carry.batch.valid)
+        # The round trip through a solver's carry may round; a step without rows may not.
+        before = state._replace(ridge=own_ridges(carry.W.dtype), activation=g_name)
+        kept = jax.tree.map(lambda new, old: jnp.where(idle, old, new), finish(carry), before)
+        guess, guess_scores = info.guess[:b], info.guess_scores[:, :b]
+        return kept, info._replace(guess=guess, guess_scores=guess_scores)
+
+    def scores(state: EdRVFLState, X: Any) -> Array:
+        check_own(state)
+        check_inputs(state, X)
+        return matmul(features(state.W, jnp.asarray(X), g), state.theta)
+
+    def fit_offline(state: EdRVFLState, X: Any, Y: Any, weight: Any) -> EdRVFLState:
+        ridges = jnp.broadcast_to(jnp.asarray(ridge, state.W.dtype), (layers,))
+        gram, moment = gram_and_moment(
+            state.W, jnp.asarray(X), jnp.asarray(Y), jnp.asarray(weight), g
+        )
+        A = gram + ridges[:, None, None] * jnp.eye(gram.shape[-1], dtype=gram.dtype)
+        if state.prior is not None:
+            moment = moment + ridges[:, None, None] * state.prior
+        return from_sums(state, A, moment, jnp.ones_like(state.num_learned))
+
+    postponed = None
+    on_request = solver in ("auto", "information") and cold_start == "exact"
+    if isinstance(strength, ConstantK) and on_request:
+        postponed = postponed_form(ridge, strength.k, g)
+
+    return Learner(
+        init=init,
+        step=step,
+        predict=lambda state, X: combine_scores(scores(state, X)),
+        scores=scores,
+        combine=combine_scores,
+        stream=StreamForm(
+            begin=begin,
+            advance=advance,
+            finish=finish,
+            embed=lambda state, X: features(state.W, jnp.asarray(X), g),
+            read=lambda carry, Z: matmul(Z, carry.theta),
+            postponed=postponed,
+            read_leading=lambda carry, Z, columns: matmul(Z, carry.theta[..., :columns]),
+            follow=FollowForm(_follow, _follow_step, _followed_scores),
+        ),
+        fit_offline=fit_offline,
+        description=describe(
+            "edrvfl",
+            num_layers=layers,
+            num_nodes=nodes,
+            ridge=ridge,
+            k=strength.k if isinstance(strength, ConstantK) else strength,
+            activation=activation,
+            cold_start=cold_start,
+            solver=solver,
+            weight_init=weight_init,
+            weight_scale=weight_scale,
+            ensemble=ensemble,
+            **({} if is_of_old(strength) else {"form": FORM}),
+        ),
+    )
+
+
+def told_by(state: Any) -> dict[str, Any]:
+    """What a state tells of the learner that it is of; activation is None where nobody said."""
+    layers, _, nodes = jnp.shape(state.W)
+    return {"num_layers": layers, "num_nodes": nodes, "activation": state.activation}
+
+
+def _prior_guess(D: Array, prior: Array | None) -> Array | None:
+    """(L, b, m) D theta_0, or None where theta_0 is 0."""
+    return None if prior is None else matmul(D, prior)
+
+
+def _follow(carry: Carry, Z: Array) -> covariance.Followed | None:
+    if not isinstance(carry.solver, covariance.Carry):
+        return None
+    return jax.vmap(covariance.follow)(carry.solver, Z)
+
+
+def _follow_step(followed: covariance.Followed, carry: Carry, Z: Array) -> covariance.Followed:
+    return jax.vmap(covariance.follow_step)(followed, carry.solver, Z)
+
+
+def _followed_scores(followed: covariance.Followed, carry: Carry, Z: Array) -> Array:
+    return lax.cond(
+        carry.rest.here,
+        lambda: matmul(Z, carry.rest.theta),
+        lambda: jax.vmap(covariance.followed_scores)(followed, carry.solver),
+    )
+
+
+def _pick_solver(name: str, features_shape: tuple[int, ...]) -> ModuleType:
+    _, rows, width = features_shape
+    if name == "square_root":
+        return square_root
+    if name == "information" or (name == "auto" and 2 * rows >= width):
+        return information
+    return covariance
+
+
+def _solver_of(solver_carry: Any) -> ModuleType:
+    for solver in (information, square_root):
+        if isinstance(solver_carry, solver.Carry):
+            return solver
+    return covariance
+
+
+def _unweighted(batch: InHand, scores: Array) -> Array:
+    """(L, b, m) scores of the rows as they came; 0 in padding."""
+    scale = jnp.where(batch.valid, 1.0 / jnp.where(batch.valid, batch.root, 1.0), 0.0)
+    return scale[:, None] * scores
+
+
+def _enter(ledger: Ledger, batch: InHand, report: Report) -> Ledger:
+    return jax.vmap(enter)(
+        ledger, batch.D, batch.probe, report.taught, report.weight, report.absorbed
+    )
+
+
+def _residual(solver_carry: Any, ledger: Ledger, probe_next: Array) -> Array:
+    theta, k = _solver_of(solver_carry).solution(solver_carry)
+    return residual(ledger, theta, k, probe_next, solver_carry.V)
+
+
+def _step_keys(strength: Strength, carry: Carry) -> tuple[Array | None, Array | None]:
+    """(L,) keys for k_t and k_{t+1}, or None where the estimator is not random."""
+    if not is_random(strength):
+        return None, None
+    assert carry.key is not None
+    keys = jax.random.split(jax.random.fold_in(carry.key, carry.num_learned), (2, len(carry.W)))
+    return keys[0], keys[1]

@@ -1,0 +1,55 @@
+"""A readout to begin from: the paper's theta_0, eqs. (20) and (26)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rvfl_jax.checks import finite, is_traced, shape
+from rvfl_jax.learners.edrvfl.residual import ledger_of
+from rvfl_jax.linalg.dense import matmul, scope_of, spd_inverse
+from rvfl_jax.types import Array
+
+
+def with_prior(state: Any, theta_0: Any) -> Any:
+    """The state of a learner that begins at a readout somebody already has.
+
+    lambda then pulls towards theta_0 and no longer towards 0, and so does the forward term: after
+    every batch
+
+        theta_{t+1} = theta_0 + eta_{t+1} sum_{i<=t} D_i^T (Y_i - D_i theta_0),
+
+    the minimum of eq. (17) with the theta_0 in it, which eq. (20) steps to. Where lambda is large
+    the learner stays near theta_0, where there are many rows it leaves it. `theta` of another state
+    with the same W is such a readout; `merge_states` adds what two such states learned.
+
+    Example:
+        >>> state = learner.init(jax.random.key(0), num_features=8, num_classes=3)
+        >>> state = rvfl_jax.with_prior(state, theta_0)
+        >>> run = rvfl_jax.run_stream(learner, stream, key=jax.random.key(0), state=state)
+
+    Args:
+        state: of `learner.init`, before anything is learned.
+        theta_0: (L, d, m) finite numbers; may be traced.
+
+    Raises:
+        ValueError: on another shape, numbers that are not finite, or a state that has learned.
+    """
+    shape("theta_0", theta_0, np.shape(state.theta), "(L, d, m) of the state")
+    if not is_traced(theta_0):
+        finite("theta_0", np.asarray(theta_0))
+    if not is_traced(state.num_learned) and int(state.num_learned):
+        raise ValueError(
+            f"state: expected one that has learned nothing, got one of {int(state.num_learned)}"
+            " batches"
+        )
+    with scope_of(state.theta):
+        return _begun(state, jnp.asarray(theta_0, state.theta.dtype))
+
+
+@jax.jit
+def _begun(state: Any, theta_0: Array) -> Any:
+    A = jax.vmap(spd_inverse)(state.eta_dagger)
+    ledger = jax.vmap(ledger_of)(A, matmul(A, theta_0))
+    return state._replace(theta=theta_0, theta_ridge=theta_0, prior=theta_0, ledger=ledger)

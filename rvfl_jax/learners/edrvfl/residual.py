@@ -1,0 +1,94 @@
+"""How far the solution can be trusted, from a few numbers carried beside it.
+
+Whatever form a solver has, its readout must satisfy A theta = B with the sums
+
+    A = lambda I + sum_i c_i D_i^T D_i,      B = lambda theta_0 + sum_i D_i^T Y_i,
+
+with c_i = 1 but for the first batch of the paper's cold start, Y_i as it was taught, and
+theta_0 = 0 unless the learner began from a readout.
+
+`Ledger` keeps tr(A) and the sketches U^T A and U^T B for a few fixed columns U of random
+signs, which cost O(b d) a step. E[U U^T] is proportional to I, so the norm of
+U^T (A theta - B) relative to that of U^T B estimates the relative residual of theta against
+the accumulated Gram without accumulating the Gram.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from rvfl_jax.linalg.dense import matmul, matmul_tn
+from rvfl_jax.objects.portable import portable
+from rvfl_jax.objects.words import in_brief
+from rvfl_jax.types import Array
+
+NUM_PROBES = 4
+# theta = 0 has residual 1: beyond it what was learned is worse than nothing.
+WORTHLESS = 1.0
+
+
+@portable
+@in_brief
+class Ledger(NamedTuple):
+    """Sums of one sub-learner: trace (), gram U^T A (r, d) and moment U^T B (r, m)."""
+
+    trace: Array
+    gram: Array
+    moment: Array
+
+
+def probes(width: int) -> np.ndarray:
+    """U (d, r), the same for every learner of that width."""
+    return np.random.default_rng(width).choice((-1.0, 1.0), (width, NUM_PROBES))
+
+
+def empty_ledger(ridge: Array, width: int, num_classes: int) -> Ledger:
+    """Before anything is learned A is lambda I and B is 0."""
+    ridge = jnp.asarray(ridge)
+    U = jnp.asarray(probes(width), ridge.dtype)
+    return Ledger(width * ridge, ridge * U.T, jnp.zeros((NUM_PROBES, num_classes), ridge.dtype))
+
+
+def ledger_of(A: Array, B: Array) -> Ledger:
+    """The ledger of sums A (d, d) and B (d, m)."""
+    U = jnp.asarray(probes(len(A)), A.dtype)
+    return Ledger(jnp.trace(A), matmul_tn(U, A), matmul_tn(U, B))
+
+
+def probe(D: Array) -> Array:
+    """D U (b, r)."""
+    return matmul(D, jnp.asarray(probes(D.shape[-1]), D.dtype))
+
+
+def enter(ledger: Ledger, D: Array, DU: Array, Y: Array, weight: Array, absorbed: Array) -> Ledger:
+    """Add `weight` times the Gram, and the moment, of a batch that was absorbed."""
+    return Ledger(
+        ledger.trace + jnp.where(absorbed, weight * jnp.sum(D**2), 0.0),
+        ledger.gram + jnp.where(absorbed, weight * matmul_tn(DU, D), 0.0),
+        ledger.moment + jnp.where(absorbed, matmul_tn(DU, Y), 0.0),
+    )
+
+
+def residual(
+    ledger: Ledger, theta: Array, k: Array | float, DU_next: Array, guess_next: Array
+) -> Array:
+    """Estimate of ||(A + k D'^T D') theta - B|| / ||B||; 0 before anything is learned.
+
+    Args:
+        ledger: sums of what was learned.
+        theta: (d, m) a readout that solves the system with forward strength k.
+        k: scalar; 0 for the readout without forward term.
+        DU_next: (b', r) probe of the announced batch.
+        guess_next: (b', m) D' (theta - theta_0).
+    """
+    gap = matmul(ledger.gram, theta) - ledger.moment
+    if not isinstance(k, float) or k > 0:
+        gap += k * matmul_tn(DU_next, guess_next)
+    return relative_size(gap, ledger.moment)
+
+
+def relative_size(gap: Array, B: Array) -> Array:
+    """||gap|| / ||B||, or 0 where B is 0 because nothing was learned."""
+    size = jnp.sqrt(jnp.sum(B**2))
+    return jnp.where(size > 0, jnp.sqrt(jnp.sum(gap**2)) / jnp.where(size > 0, size, 1.0), 0.0)

@@ -1,0 +1,1 @@
+"""Precision, symmetric products and solves, and the update of a triangular factor."""

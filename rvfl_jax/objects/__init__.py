@@ -1,0 +1,1 @@
+"""How objects are shown, and how they are handed to another process."""

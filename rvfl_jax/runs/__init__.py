@@ -1,0 +1,1 @@
+"""Learners on streams: one compiled scan, evaluated, checkpointed and spread over devices."""

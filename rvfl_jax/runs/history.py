@@ -1,0 +1,233 @@
+"""What a run leaves behind, as plain NumPy arrays."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from rvfl_jax.files.provenance import Provenance
+from rvfl_jax.metrics import average_accuracy, backward_transfer, cumulative_regret
+from rvfl_jax.objects.words import Summary, in_brief, number, summarised
+from rvfl_jax.runs.evaluation import Evaluation, Examined
+from rvfl_jax.types import Array
+
+
+@in_brief
+class StepRecord(NamedTuple):
+    """What the scan keeps of one step; see `History`."""
+
+    k_t: Array
+    k_next: Array
+    sigma_share: Array
+    healthy: Array
+    residual: Array
+    condition: Array
+    rows: Array
+    hits: Array
+    loss: Array
+    evaluation: Evaluation | None
+
+
+@jax.tree_util.register_static
+class Classes(tuple[Any, ...]):
+    """Labels in the order of their columns, which JAX takes for structure."""
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class ByProtocol(dict[str, np.ndarray]):
+    """Arrays by protocol; one that is not there says why."""
+
+    def __missing__(self, protocol: str) -> np.ndarray:
+        if self:
+            raise KeyError(f"{protocol}: expected one of {', '.join(self)}")
+        raise KeyError(
+            f"{protocol}: the run has none, as it had no test set or, for R, was not evaluated at"
+            ' every task end of a stream with tasks: run_stream(..., test=(X, y), evaluate="task")'
+        )
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+        """The arrays, in the order of their names as JAX takes a dict."""
+        names = tuple(sorted(self))
+        return [(jax.tree_util.DictKey(name), self[name]) for name in names], names
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], arrays: Any) -> "ByProtocol":
+        """The arrays under these names."""
+        return cls(zip(names, arrays, strict=True))
+
+
+@summarised
+class History(NamedTuple):
+    """A run as plain NumPy arrays. T batches, E evaluations, L sub-learners, Q tasks.
+
+    Attributes:
+        k_t: (T, L) strength of the batch that was learned.
+        k_next: (T, L) strength put on the announced batch.
+        sigma_share: (T, L) see `StepInfo`.
+        healthy: (T, L).
+        residual: (T, L) see `StepInfo`; NaN at batches without a decision.
+        condition: (T, L) see `StepInfo`.
+        rows: (T,) rows of each batch, padding left out.
+        prequential_accuracy: (T,) of the guesses on each batch before it was learned;
+            NaN for a batch without rows.
+        prequential_loss: (T,) their squared error, summed over columns, mean over rows.
+        evaluated: (E,) batches after which the test set was looked at.
+        accuracy: protocol to (E,); "class_incremental" is acc(t), eq. (33).
+        task_accuracy: protocol to (E, Q).
+        learner_accuracy: (E, L) acc(t) of each sub-learner.
+        regret: (E,) eq. (34), of the readout after each batch, as acc(t).
+        cumulative_regret: (E,) its running sum.
+        kl: (E,) eq. (35).
+        excess_loss: (E,) squared loss of the raw scores beyond the offline expert's; NaN
+            without an expert.
+        kl_from_expert: (E,) divergence from the expert's probabilities; NaN without one.
+        R: protocol to (Q, Q) accuracy on task j after task q; empty unless every task
+            leads a batch and its end was evaluated with a test set.
+        task_rows: (Q,) test rows of each task.
+        provenance: key, learner, versions, device and a fingerprint of the stream.
+        classes: labels in the order of their columns.
+        task_ends: (Q,) last batch of each task; -1 where a task leads none or none is known.
+        confusion: (E, m, m) test rows of the class of column i taken for that of column j;
+            empty unless asked for.
+    """
+
+    k_t: np.ndarray
+    k_next: np.ndarray
+    sigma_share: np.ndarray
+    healthy: np.ndarray
+    residual: np.ndarray
+    condition: np.ndarray
+    rows: np.ndarray
+    prequential_accuracy: np.ndarray
+    prequential_loss: np.ndarray
+    evaluated: np.ndarray
+    accuracy: dict[str, np.ndarray]
+    task_accuracy: dict[str, np.ndarray]
+    learner_accuracy: np.ndarray
+    regret: np.ndarray
+    cumulative_regret: np.ndarray
+    kl: np.ndarray
+    excess_loss: np.ndarray
+    kl_from_expert: np.ndarray
+    R: dict[str, np.ndarray]
+    task_rows: np.ndarray
+    provenance: Provenance
+    classes: Classes = Classes()
+    task_ends: np.ndarray = np.zeros(0, int)
+    confusion: np.ndarray = np.zeros((0, 0, 0), int)
+
+    def _summary(self) -> Summary:
+        T, layers = self.k_t.shape
+        looks, tested = len(self.evaluated), int(np.sum(self.task_rows))
+        title = (
+            f"History: {T} batches of {int(self.rows.sum()):,} rows, {len(self.classes)} classes,"
+            f" {layers} sub-learners, "
+        )
+        title += f"{looks} looks at {tested} test rows" if looks else "no test set"
+        rows = [("every batch", _prequential(self)), ("arithmetic", _health(self.healthy))]
+        if looks:
+            ends = [f"{name} {number(curve[-1])}" for name, curve in self.accuracy.items()]
+            rows.append(("accuracy at the end", ", ".join(ends)))
+            rows.append(("cumulative regret", number(self.cumulative_regret[-1])))
+        if self.R:
+            protocol = next(iter(self.R))
+            R = self.R[protocol]
+            told = f"average accuracy {number(average_accuracy(R))}"
+            if len(R) > 1:
+                told += f", backward transfer {number(backward_transfer(R))}"
+            rows.append((f"R[{protocol!r}]", told))
+        return Summary(title, rows)
+
+
+def _prequential(history: History) -> str:
+    guessed = np.isfinite(history.prequential_accuracy) & (history.rows > 0)
+    if not guessed.any():
+        return "not guessed before it was learned"
+    weights = history.rows[guessed]
+    accuracy = np.average(history.prequential_accuracy[guessed], weights=weights)
+    loss = np.average(history.prequential_loss[guessed], weights=weights)
+    return f"guessed before it was learned: accuracy {number(accuracy)}, loss {number(loss)}"
+
+
+def _health(healthy: np.ndarray) -> str:
+    failed = ~np.asarray(healthy).all(axis=1)
+    return f"failed at batch {np.argmax(failed) + 1}" if failed.any() else "healthy throughout"
+
+
+def build_history(
+    scanned: StepRecord,
+    schedule: np.ndarray | None,
+    classes: Any,
+    task_ends: np.ndarray,
+    test: Examined | None,
+    provenance: Provenance,
+) -> History:
+    """Make a `History` of what the scan recorded.
+
+    Args:
+        scanned: records with a leading axis of batches.
+        schedule: (T,) where the test set was looked at, or None.
+        classes: labels in the order of their columns.
+        task_ends: (Q,) see `History`.
+        test: what was looked at, or None.
+        provenance: what the run depends on.
+    """
+    record: Any = jax.tree.map(np.asarray, scanned)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        prequential_accuracy = record.hits / record.rows
+        prequential_loss = record.loss / record.rows
+    common: dict[str, Any] = {
+        "k_t": record.k_t,
+        "k_next": record.k_next,
+        "sigma_share": record.sigma_share,
+        "healthy": record.healthy,
+        "residual": record.residual,
+        "condition": record.condition,
+        "rows": record.rows,
+        "prequential_accuracy": prequential_accuracy,
+        "prequential_loss": prequential_loss,
+        "provenance": provenance,
+        "classes": Classes(classes),
+        "task_ends": task_ends,
+    }
+    if record.evaluation is None or schedule is None or test is None:
+        layers = record.k_t.shape[1]
+        none = np.zeros(0)
+        return History(
+            **common,
+            evaluated=np.zeros(0, int),
+            accuracy=ByProtocol(),
+            task_accuracy=ByProtocol(),
+            learner_accuracy=np.zeros((0, layers)),
+            regret=none,
+            cumulative_regret=none,
+            kl=none,
+            excess_loss=none,
+            kl_from_expert=none,
+            R=ByProtocol(),
+            task_rows=none,
+        )
+    evaluated = np.flatnonzero(schedule)
+    # A run in chunks keeps of all looks only those that were made.
+    kept: Any = jax.tree.map(
+        lambda leaf: leaf if len(leaf) == len(evaluated) else leaf[evaluated], record.evaluation
+    )
+    at_ends = np.searchsorted(evaluated, task_ends)
+    complete = np.isin(task_ends, evaluated).all()
+    return History(
+        **common,
+        evaluated=evaluated,
+        accuracy=ByProtocol(kept.accuracy),
+        task_accuracy=ByProtocol(kept.task_accuracy),
+        learner_accuracy=kept.learner_accuracy,
+        regret=kept.regret,
+        cumulative_regret=cumulative_regret(kept.regret),
+        kl=kept.kl,
+        excess_loss=kept.excess_loss,
+        kl_from_expert=kept.kl_from_expert,
+        R=ByProtocol(
+            {name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {}
+        ),
+        task_rows=np.asarray(test.rows_of_task, dtype=int),
+        confusion=np.zeros((0, 0, 0), int) if kept.confusion is None else kept.confusion,
+    )

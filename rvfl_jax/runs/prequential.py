@@ -1,0 +1,145 @@
+"""The prequential loss of a whole stream as a differentiable function.
+
+Each batch is guessed before it is learned; with scores F_t (mean over sub-learners) of the n_t
+rows of batch t, from the readout theta_t,
+
+    loss_t = ||F_t - Y_t||_F^2 / n_t,        loss = sum_t n_t loss_t / sum_t n_t.
+
+No test data enters, so that what minimises it has been chosen without any.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rvfl_jax.checks import positive_int, prng_key
+from rvfl_jax.runs.inputs import capacity_of, check_learner
+from rvfl_jax.types import Array, Learner, Stream
+
+
+class Steps(NamedTuple):
+    """What the scan takes at each step: labels of the batch in hand, and the batch after it."""
+
+    y: Array
+    weight: Array
+    X_next: Array
+    weight_next: Array
+
+
+def prequential_losses(
+    learner: Learner,
+    stream: Stream,
+    *,
+    key: Array,
+    num_classes: int | None = None,
+    checkpoint: bool | int = True,
+) -> Array:
+    """(T,) squared error of the guess on each batch before it is learned, mean over rows.
+
+    Pure, and differentiable in both modes with respect to whatever is traced: numbers that
+    the learner was made of (k, ridge, kappa, sigma, weight_scale, also one per layer) and
+    `stream.X`. Call it under `jit`, and under `jax.enable_x64(True)` for float64: this
+    function computes in the precision of its surroundings.
+
+    Example:
+        >>> def loss(log):
+        ...     learner = edrvfl(num_layers=2, num_nodes=64,
+        ...                      ridge=jnp.exp(log["ridge"]), k=jnp.exp(log["k"]))
+        ...     return prequential_loss(learner, stream, key=key)
+        >>> with jax.enable_x64(True):
+        ...     value, gradient = jax.jit(jax.value_and_grad(loss))(log)
+
+    Args:
+        learner: the method.
+        stream: from `class_incremental_stream`; its X may be traced.
+        key: PRNG key of the random features.
+        num_classes: m, the designed capacity; the classes of the stream when None.
+        checkpoint: in reverse mode, True keeps the carries of about sqrt(T) steps and of
+            one segment of sqrt(T) steps, which is computed again; an integer is the length
+            of a segment; False keeps all T and saves the second computation.
+
+    Returns:
+        (T,); 0 for a batch without rows, infinite where the arithmetic failed (numbers out of
+        range among the causes: what is traced cannot be checked beforehand).
+
+    Raises:
+        ValueError: on a capacity below the stream's classes, or a segment below 1.
+    """
+    return _losses_and_rows(learner, stream, key, num_classes, checkpoint)[0]
+
+
+def prequential_loss(
+    learner: Learner,
+    stream: Stream,
+    *,
+    key: Array,
+    num_classes: int | None = None,
+    checkpoint: bool | int = True,
+) -> Array:
+    """Scalar mean over all rows of the stream; see `prequential_losses`."""
+    losses, rows = _losses_and_rows(learner, stream, key, num_classes, checkpoint)
+    # Not 0 times infinity where a batch without rows failed.
+    return jnp.sum(jnp.where(jnp.isinf(losses), losses, losses * rows)) / jnp.sum(rows)
+
+
+def _losses_and_rows(
+    learner: Learner,
+    stream: Stream,
+    key: Array,
+    num_classes: int | None,
+    checkpoint: bool | int,
+) -> tuple[Array, Array]:
+    check_learner(learner)
+    prng_key("key", key)
+    m = capacity_of(num_classes, stream.classes)
+    X, weight = jnp.asarray(stream.X), jnp.asarray(stream.weight)
+    T = X.shape[0]
+    steps = Steps(
+        jnp.asarray(stream.y),
+        weight,
+        jnp.concatenate([X[1:], X[-1:]]),
+        jnp.concatenate([weight[1:], jnp.zeros_like(weight[:1])]),
+    )
+    carry = learner.stream.begin(learner.init(key, X.shape[-1], m), X[0], weight[0])
+    advance = partial(_guess_and_learn, learner, m)
+    if checkpoint is False:
+        return lax.scan(advance, carry, steps)[1]
+    length = math.isqrt(T - 1) + 1 if checkpoint is True else positive_int("checkpoint", checkpoint)
+    return _scan_in_segments(advance, carry, steps, min(length, T))
+
+
+def _guess_and_learn(learner: Learner, m: int, carry: Any, step: Steps) -> tuple[Any, Any]:
+    valid = step.weight > 0
+    targets = jax.nn.one_hot(step.y, m)
+    carry, info = learner.stream.advance(carry, targets, step.X_next, step.weight_next)
+    error = jnp.sum((jnp.mean(info.guess_scores, axis=0) - targets) ** 2, axis=-1)
+    rows = jnp.sum(valid)
+    loss = jnp.sum(jnp.where(valid, error, 0.0)) / jnp.maximum(rows, 1)
+    # A step that failed leaves the readout as it was, whose loss would look like any other.
+    return carry, (jnp.where(jnp.all(info.healthy), loss, jnp.inf), rows)
+
+
+def _scan_in_segments(
+    advance: Callable[..., Any], carry: Any, steps: Steps, length: int
+) -> tuple[Array, Array]:
+    """A scan of scans, each of `length` steps, that reverse mode computes twice."""
+    T = steps.y.shape[0]
+    count = -(-T // length)
+
+    def cut(array: Array) -> Array:
+        # Batches of zero weight fill the last segment and leave no trace.
+        full = jnp.pad(array, [(0, count * length - T)] + [(0, 0)] * (array.ndim - 1))
+        return full.reshape(count, length, *array.shape[1:])
+
+    @partial(jax.checkpoint, prevent_cse=False)
+    def segment(carry: Any, steps: Steps) -> tuple[Any, Any]:
+        return lax.scan(jax.checkpoint(advance, prevent_cse=False), carry, steps)
+
+    results = lax.scan(segment, carry, jax.tree.map(cut, steps))[1]
+    losses, rows = jax.tree.map(lambda x: x.reshape(-1)[:T], results)
+    return losses, rows

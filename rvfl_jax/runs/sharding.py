@@ -1,0 +1,146 @@
+"""Several devices: how a run is laid out over a mesh, by JAX's own sharding.
+
+Two layouts of one run, both of which compute what one device computes:
+
+- "rows": every device takes part of the rows of each batch. In information form the Gram and
+  the moment of a batch are added up over the devices, an all-reduce of the lower half of a
+  d x d matrix and of d m numbers a step; decisions are made on every device alike.
+- "eta_dagger": every device holds part of the rows of the d x d matrices, for d too large for
+  one device. In covariance form a step gathers a few b x d matrices and adds up b (b + m)
+  numbers; no d x d matrix travels.
+
+The compiler places the communication: nothing in the learners knows of devices. The same
+code serves several processes, which must all call it with the same data.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from rvfl_jax.checks import one_of
+from rvfl_jax.linalg.dense import whole_products
+from rvfl_jax.streams.batches import Batches
+from rvfl_jax.types import Array, Learner, State
+
+LAYOUTS = ("rows", "eta_dagger")
+
+
+def as_auto(mesh: Mesh) -> Mesh:
+    """The same devices, with sharding left to the compiler, whatever the mesh was made for."""
+    if all(kind == AxisType.Auto for kind in mesh.axis_types):
+        return mesh
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
+
+
+def cut(mesh: Mesh, axis: int | None = None) -> NamedSharding:
+    """Arrays cut along `axis` over all devices of the mesh; copied to each of them when None."""
+    spec = PartitionSpec() if axis is None else PartitionSpec(*([None] * axis), mesh.axis_names)
+    return NamedSharding(mesh, spec)
+
+
+def place(array: Any, sharding: NamedSharding) -> Array:
+    """An array laid over the devices; host data must be equal in all processes."""
+    if not getattr(array, "is_fully_addressable", True):
+        return jax.device_put(array, sharding)
+    host = np.asarray(array)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
+def fetch(array: Any) -> np.ndarray:
+    """A whole array as NumPy, wherever its parts are."""
+    if getattr(array, "is_fully_addressable", True):
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def place_batches(batches: Batches, mesh: Mesh, layout: str) -> Batches:
+    """Batches over the devices: by rows, filled up with padding, or copied."""
+    if one_of("layout", layout, LAYOUTS) != "rows":
+        return Batches(*(place(array, cut(mesh)) for array in batches))
+    missing = -batches.X.shape[1] % mesh.size
+
+    def fill(array: np.ndarray) -> np.ndarray:
+        return np.pad(array, [(0, 0), (0, missing)] + [(0, 0)] * (array.ndim - 2))
+
+    return Batches(*(place(fill(array), cut(mesh, 1)) for array in batches))
+
+
+def check_width(mesh: Mesh, layout: str, width: int) -> None:
+    """ValueError unless d x d matrices can be cut evenly."""
+    if one_of("layout", layout, LAYOUTS) == "eta_dagger" and width % mesh.size:
+        raise ValueError(
+            f"layout: expected d = N + s to be a multiple of the {mesh.size} devices for"
+            f' "eta_dagger", got {width}; other num_nodes would do'
+        )
+
+
+def laid_out(mesh: Mesh, layout: str, state: State) -> Any:
+    """A state's shardings: its (L, d, d) matrices by rows, or everything copied."""
+    width = state.theta.shape[1]
+
+    def of(leaf: Any) -> NamedSharding:
+        large = leaf.ndim == 3 and leaf.shape[1:] == (width, width)
+        return cut(mesh, 1 if large and layout == "eta_dagger" else None)
+
+    return jax.tree.map(of, state)
+
+
+def place_state(state: State, mesh: Mesh, layout: str) -> State:
+    """A state in its layout."""
+    return jax.tree.map(place, state, laid_out(mesh, layout, state))
+
+
+def on_devices(
+    mesh: Mesh | None,
+    layout: str,
+    programs: tuple[Callable[..., Any], Callable[..., Any]],
+    learner: Learner,
+    options: dict[str, Any],
+    *args: Any,
+    **traced: Any,
+) -> tuple[State, Any]:
+    """Run a program that gives a state and a record; the state comes back in its layout.
+
+    Args:
+        mesh: of the devices, or None for one.
+        layout: of `LAYOUTS`.
+        programs: the program compiled for one device, and as a plain function.
+        learner: its first argument.
+        options: its static arguments.
+        *args: its other arguments.
+        **traced: its other arguments that have names.
+    """
+    if mesh is None:
+        return programs[0](learner, *args, **traced, **options)
+    return _over_mesh(programs[1], mesh, layout, learner, tuple(options.items()), args, traced)
+
+
+@partial(jax.jit, static_argnames=("program", "mesh", "layout", "options"))
+def _over_mesh(
+    program: Callable[..., tuple[State, Any]],
+    mesh: Mesh,
+    layout: str,
+    learner: Learner,
+    options: tuple[tuple[str, Any], ...],
+    args: tuple[Any, ...],
+    traced: dict[str, Any],
+) -> tuple[State, Any]:
+    with whole_products() if layout == "eta_dagger" else nullcontext():
+        state, record = program(learner, *args, **traced, **dict(options))
+    return lax.with_sharding_constraint(state, laid_out(mesh, layout, state)), record
+
+
+@partial(jax.jit, static_argnames=("mesh", "layout", "num_features", "num_classes"))
+def init_over_mesh(
+    mesh: Mesh, layout: str, learner: Learner, key: Array, num_features: int, num_classes: int
+) -> State:
+    """`learner.init`, of which no device keeps more than its part."""
+    state = learner.init(key, num_features, num_classes)
+    return lax.with_sharding_constraint(state, laid_out(mesh, layout, state))

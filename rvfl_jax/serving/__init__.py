@@ -1,0 +1,35 @@
+"""Trained predictors as files that JAX and NumPy read alone: `export_model`, `export_learner`.
+
+    from rvfl_jax import Predictor
+
+    predictor = Predictor("digits.npz").warm_up(64)
+    labels = predictor.predict(X)
+
+`rvfl_jax.serving.predictor` checks inputs, naming the row of a NaN, and pads them so that no number
+of rows compiles anew; its file can be copied to where this package is not. Without it:
+
+    import jax, numpy as np
+    from jax import export
+
+    file = np.load("digits.npz")
+    predict = export.deserialize(bytearray(file["predict"]))
+    with jax.enable_x64(True):  # for a model in double precision
+        probabilities = np.asarray(predict.call(X))  # (n, s) to (n, classes)
+    assert np.isfinite(probabilities).all()  # a row with NaN gets NaN, of which argmax makes 0
+    labels = file["classes"][probabilities.argmax(axis=1)]
+
+`jax.export` needs the package flatbuffers beside JAX. X has the dtype of the model and as many
+rows as were asked for: any number compiles one program for each number of rows that comes, a
+fixed `batch_size` one in all. The members of the file:
+
+    predict    bytes of `jax.export.Exported.serialize()`, with all weights.
+    classes    (classes,) labels in the order of the columns; not there for a regressor.
+    metadata   bytes of a JSON object: `json.loads(file["metadata"].tobytes())`. It has `format`,
+               `kind` ("classifier", "regressor" or "learner"), `precision`, `dtype`,
+               `num_features`, `batch_size` (null for any), `rows_at_once` (of the largest program
+               of an estimator), `columns` (null where features have no names), `standardised`,
+               `platforms` and `versions`.
+
+Answers have the bits of the model's own, on the same machine with the same versions. Inputs are not
+checked: a row with NaN gets NaN. JAX promises to read a file for six months of later releases.
+"""

@@ -1,0 +1,323 @@
+"""Write trained predictors: `export_model`, `export_learner`; see `rvfl_jax.serving`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from rvfl_jax.checks import finite, is_key, one_of, positive_int, shape
+from rvfl_jax.estimators.base import EdRVFLBase
+from rvfl_jax.estimators.classifier import EdRVFLClassifier
+from rvfl_jax.estimators.padding import FEWEST_ROWS, rows_for
+from rvfl_jax.estimators.regressor import EdRVFLRegressor
+from rvfl_jax.estimators.whole import as_it_stands
+from rvfl_jax.files.checkpoint import json_bytes, write_npz
+from rvfl_jax.files.provenance import versions
+from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.types import Array, Learner, State
+
+FORMAT = 1
+PLATFORMS = ("cpu", "cuda", "tpu")
+_KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+class _Predictor(NamedTuple):
+    """What is exported.
+
+    Attributes:
+        kind: see `metadata`.
+        learned: a tree of all arrays that `answer` needs.
+        answer: `(learned, (n, s) inputs) -> (n, m)` or (n,).
+        num_features: s.
+        dtype: of inputs and answers.
+        classes: (m,) labels; None for a regressor.
+        rows_at_once: of the largest program of a model that pads its rows; None for a learner.
+    """
+
+    kind: str
+    learned: Any
+    answer: Callable[[Any, Array], Array]
+    num_features: int
+    dtype: np.dtype[Any]
+    classes: Any
+    rows_at_once: int | None = None
+
+
+class _Options(NamedTuple):
+    """What any predictor may be exported with; see `export_model`."""
+
+    batch_size: int | None
+    mean: Any
+    scale: Any
+    columns: Sequence[str] | None
+    platforms: Sequence[str]
+
+
+def export_model(
+    model: EdRVFLBase,
+    path: str | Path,
+    *,
+    batch_size: int | None = None,
+    mean: Any = None,
+    scale: Any = None,
+    columns: Sequence[str] | None = None,
+    platforms: Sequence[str] = PLATFORMS,
+) -> None:
+    """Write `predict_proba` of a classifier, or `predict` of a regressor, into one file.
+
+    Example:
+        >>> model = EdRVFLClassifier(random_state=0).fit(X, y)
+        >>> export_model(model, "digits.npz", batch_size=64)
+
+    See `rvfl_jax.serving` for how it is read. A batch held back counts as learned.
+
+    Args:
+        model: fitted `EdRVFLClassifier`, whose labels are numbers or strings, or
+            `EdRVFLRegressor`.
+        path: of the file, customarily `.npz`; one that is there is replaced in one move.
+        batch_size: rows of each call; None for any number from 1.
+        mean: (s,) what inputs are standardised with: X is taken as (X - mean) / scale, in the
+            precision of the model; None for 0, or for what a model with `scale="first"` keeps.
+        scale: (s,) above 0; None for 1.
+        columns: s names of the features; None for those the model was fitted with.
+        platforms: of "cpu", "cuda", "rocm" and "tpu", where the file is to run.
+
+    Raises:
+        ValueError: on a model that is not fitted, or any argument out of range; nothing is
+            written.
+        OSError: if the file cannot be written; what was there is untouched.
+    """
+    if not isinstance(model, EdRVFLClassifier | EdRVFLRegressor):
+        raise ValueError(
+            f"model: expected EdRVFLClassifier or EdRVFLRegressor, got {type(model).__name__}"
+        )
+    if not hasattr(model, "_known"):
+        raise ValueError("model: expected a fitted estimator, got one that has learned nothing")
+    model = as_it_stands(model)
+    if columns is None:
+        columns = getattr(model, "feature_names_in_", None)
+    if hasattr(model, "mean_"):
+        if mean is not None or scale is not None:
+            raise ValueError("mean, scale: expected None for a model that scales by itself")
+        mean, scale = model.mean_, model.scale_
+    options = _Options(batch_size, mean, scale, columns, platforms)
+    _write(Path(path), _of_model(model), options)
+
+
+def export_learner(
+    learner: Learner,
+    state: State,
+    path: str | Path,
+    *,
+    classes: Any = None,
+    num_features: int | None = None,
+    batch_size: int | None = None,
+    mean: Any = None,
+    scale: Any = None,
+    columns: Sequence[str] | None = None,
+    platforms: Sequence[str] = PLATFORMS,
+) -> None:
+    """Write `learner.predict` of a state into one file.
+
+    Example:
+        >>> run = run_stream(learner, stream, key=jax.random.key(0))
+        >>> export_learner(learner, run.state, "digits.npz", classes=stream.classes)
+
+    Args:
+        learner: the method.
+        state: what it has learned; the precision is that of `state.theta`. Probabilities come
+            out in it, too.
+        path: see `export_model`.
+        classes: labels of the leading columns, numbers or strings, such as
+            `run.history.classes`; the columns after them are left out. None for 0 to m - 1.
+        num_features: s, for states without random weights `W` to tell it.
+        batch_size: see `export_model`, as for all that follow.
+        mean: (s,).
+        scale: (s,).
+        columns: s names.
+        platforms: where the file is to run.
+
+    Raises:
+        ValueError, OSError: see `export_model`.
+    """
+    if num_features is None:
+        if not hasattr(state, "W"):
+            raise ValueError("num_features: expected a number, as the state has no W, got None")
+        num_features = state.W.shape[1] - state.W.shape[2]
+    width = positive_int("num_features", num_features)
+    dtype, m = np.dtype(state.theta.dtype), state.theta.shape[-1]
+    labels = range(m) if classes is None else classes
+    told = min(len(labels), m)
+    with precision_scope(_precision(dtype)):
+        state = _read_part(learner, state, jax.ShapeDtypeStruct((1, width), dtype))
+
+    def answer(state: State, X: Array) -> Array:
+        # Columns that no class has claimed have a share of the probability all the same.
+        return learner.predict(state, X)[:, :told]
+
+    predictor = _Predictor("learner", state, answer, width, dtype, labels)
+    _write(Path(path), predictor, _Options(batch_size, mean, scale, columns, platforms))
+
+
+def _read_part(learner: Learner, state: State, inputs: jax.ShapeDtypeStruct) -> State:
+    """The state with zeros for all that `learner.predict` does not read.
+
+    A program for any number of rows keeps every array that it is given.
+    """
+    leaves, structure = jax.tree.flatten(state)
+    shapes = jax.eval_shape(lambda state: state, state)
+    read = export.export(jax.jit(learner.predict))(shapes, inputs).module_kept_var_idx
+    kept = [
+        leaf if i in read or is_key(leaf) else np.zeros(leaf.shape, leaf.dtype)
+        for i, leaf in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(structure, kept)
+
+
+def _of_model(model: EdRVFLClassifier | EdRVFLRegressor) -> _Predictor:
+    kind, classes, chosen = "regressor", None, None
+    if isinstance(model, EdRVFLClassifier):
+        kind, (classes, chosen) = "classifier", model._classes()
+    most = model._rows_at_once()
+
+    def answer(program: Callable[[Array], Array], X: Array) -> Array:
+        if model.intercept:
+            X = jnp.concatenate([X, jnp.ones((X.shape[0], 1), X.dtype)], axis=1)
+        answers = _in_buckets(program, X, most)
+        if isinstance(model, EdRVFLClassifier):
+            return answers[:, chosen]
+        return answers[:, 0] if model._one_output else answers
+
+    dtype = np.dtype(model._dtype)
+    return _Predictor(kind, model._program(), answer, model.n_features_in_, dtype, classes, most)
+
+
+def _in_buckets(program: Callable[[Array], Array], X: Array, most: int) -> Array:
+    """`program` on blocks of `most` rows, and on the rest padded to a size that the model has.
+
+    A product of matrices rounds differently for another number of rows. The number may be a
+    symbol here, which is a constant once the file is called; XLA then drops all of the switch
+    but one case, and the loop where there is no whole block.
+    """
+    rows, width = X.shape
+    full, rest = rows // most, rows % most
+    sizes = [FEWEST_ROWS << i for i in range((most // FEWEST_ROWS).bit_length())]
+    if isinstance(rows, int):
+        sizes = [rows_for(rest)]
+
+    def padded(size: int) -> Callable[[Array], Array]:
+        return lambda X: _resized(program(_resized(X, size)), rest)
+
+    fitting = jnp.sum(jnp.asarray(rest) > np.array(sizes[:-1], int))
+    ended = jax.lax.switch(fitting, [padded(size) for size in sizes], X[full * most :])
+    # One block more than are looked at: JAX does not know that there is one.
+    blocks = _resized(X, (full + 1) * most).reshape(full + 1, most, width)
+    answers = jnp.zeros((full + 1, most, ended.shape[1]), ended.dtype)
+    answers = jax.lax.fori_loop(
+        0, full, lambda i, answers: answers.at[i].set(program(blocks[i])), answers
+    )
+    whole = answers.reshape((full + 1) * most, ended.shape[1])[: full * most]
+    return jnp.concatenate([whole, ended])
+
+
+def _resized(array: Array, rows: Any) -> Array:
+    """With zeros below, or without the last rows."""
+    zero = jnp.zeros((), array.dtype)
+    return jax.lax.pad(array, zero, ((0, rows - array.shape[0], 0), (0, 0, 0)))
+
+
+def _write(path: Path, predictor: _Predictor, options: _Options) -> None:
+    """Check everything, trace, and write."""
+    described = _described(predictor, options)
+    members = {"metadata": json_bytes(described)}
+    if predictor.classes is not None:
+        members["classes"] = _plain_labels(predictor.classes)
+    standardise = _standardisation(predictor, options)
+
+    def predict(X: Array) -> Array:
+        # Else XLA copies and transposes weights while it compiles, at four times the time.
+        learned = jax.tree.map(_opaque, predictor.learned)
+        return predictor.answer(learned, standardise(X))
+
+    with precision_scope(described["precision"]):
+        rows = described["batch_size"] or export.symbolic_shape("rows")[0]
+        inputs = jax.ShapeDtypeStruct((rows, predictor.num_features), predictor.dtype)
+        exported = export.export(jax.jit(predict), platforms=described["platforms"])(inputs)
+    if predictor.classes is not None:
+        told = exported.out_avals[0].shape[-1]
+        shape("classes", members["classes"], (told,), "(m,), one label a column")
+    members["predict"] = np.frombuffer(exported.serialize(), np.uint8)
+    write_npz(path, members)
+
+
+def _described(predictor: _Predictor, options: _Options) -> dict[str, Any]:
+    """The metadata; ValueError on options out of range."""
+    size, names, s = options.batch_size, options.columns, predictor.num_features
+    if names is not None:
+        shape("columns", np.array(names, object), (s,), "(s,), one name a feature")
+    if not len(options.platforms):
+        raise ValueError("platforms: expected at least one, got none")
+    return {
+        "format": FORMAT,
+        "kind": predictor.kind,
+        "precision": _precision(predictor.dtype),
+        "dtype": predictor.dtype.name,
+        "num_features": s,
+        "batch_size": None if size is None else positive_int("batch_size", size),
+        "rows_at_once": predictor.rows_at_once,
+        "columns": None if names is None else [str(name) for name in names],
+        "standardised": options.mean is not None or options.scale is not None,
+        "platforms": [one_of("platforms", name, _KNOWN_PLATFORMS) for name in options.platforms],
+        "versions": versions(),
+    }
+
+
+def _standardisation(predictor: _Predictor, options: _Options) -> Callable[[Array], Array]:
+    """(X - mean) / scale; ValueError on numbers that do not fit."""
+    given = {"mean": options.mean, "scale": options.scale}
+    numbers = {name: np.asarray(v, float) for name, v in given.items() if v is not None}
+    for name, values in numbers.items():
+        shape(name, values, (predictor.num_features,), "(s,), one number a feature")
+        finite(name, values)
+    if (numbers.get("scale", np.ones(1)) <= 0).any():
+        raise ValueError(f"scale: expected above 0, got {numbers['scale'].min()}")
+    mean, scale = (
+        numbers[name].astype(predictor.dtype) if name in numbers else None for name in given
+    )
+
+    def standardise(X: Array) -> Array:
+        X = X if mean is None else X - mean
+        # XLA would make a division by constants a product with their rounded reciprocals.
+        return X if scale is None else X / jnp.where(X == X, scale, jnp.nan)
+
+    return standardise
+
+
+def _plain_labels(classes: Any) -> np.ndarray:
+    """The labels as an array that needs no pickle."""
+    given = classes.tolist() if hasattr(classes, "tolist") else list(classes)
+    labels = [label.item() if isinstance(label, np.generic) else label for label in given]
+    kinds = {type(label) for label in labels}
+    if len(kinds) != 1 or not kinds <= {bool, int, float, str}:
+        got = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(f"classes: expected labels all bool, int, float or str, got {got}")
+    array = np.array(labels)
+    for label, kept in zip(labels, array.tolist(), strict=True):
+        if kept != label or array.dtype.kind == "O":
+            raise ValueError(
+                f"classes: expected labels that NumPy keeps as they are, got {label!r}"
+            )
+    return array
+
+
+def _opaque(leaf: Any) -> Any:
+    """An array that XLA takes for no constant at first."""
+    return leaf if is_key(leaf) else jax.lax.optimization_barrier(jnp.asarray(np.asarray(leaf)))
+
+
+def _precision(dtype: np.dtype[Any]) -> str:
+    return "double" if dtype == np.float64 else "single"

@@ -1,0 +1,1 @@
+"""Many configurations, seeds and task orders as one compiled program."""
