@@ -157,7 +157,7 @@ def nobody():
     if os.geteuid() != 0:
         yield
         return
-    # What names in an .npz are read with, from a folder that root alone may read.
+    # What names in an .npz are read with; its module may lie where root alone may read.
     codecs.lookup("cp437")
     os.seteuid(65534)
     try:
@@ -180,7 +180,7 @@ def test_a_read_only_folder_is_one_line_and_loses_nothing(stopped, finished, cap
     before = contents(kept)
     with nobody():
         assert main(command(stopped, *OPTIONS, "--resume")) == 2
-    one_line(capsys, "[Errno 13] Permission denied: ")
+    one_line(capsys, f"--checkpoint: expected a folder to write to, got {kept}")
     kept.chmod(0o755)
     assert contents(kept) == before
     assert main(command(stopped, *OPTIONS, "--resume")) == 0
