@@ -222,6 +222,12 @@ class Learner:
         """The learner with these numbers, which may be anything."""
         return rest.make(rest.options, *children) if isinstance(rest, Recipe) else rest
 
+    def __copy__(self) -> "Learner":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Learner":
+        return self
+
     def __reduce__(self) -> Any:
         if self.origin is None:
             raise PicklingError(

@@ -135,6 +135,15 @@ def test_learners_by_hand_go_where_their_functions_are_found():
         pickle.dumps(replace(learner, consolidate=mean_of))
 
 
+def test_what_never_changes_is_its_own_copy():
+    by_hand = replace(make(), consolidate=mean_of)
+    for learner in (make(), by_hand, make(activation=lambda z: z)):
+        assert copy.copy(learner) is copy.deepcopy(learner) is learner
+        assert copy.deepcopy({"a": learner})["a"] is learner
+    state = make().init(KEY, 6, 4)
+    assert copy.copy(state).theta is state.theta
+
+
 def init_by_hand(key, num_features, num_classes):
     return rvfl_jax.learners.baselines.ReadoutState(None, jnp.ones((1, num_features, num_classes)))
 

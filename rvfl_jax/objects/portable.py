@@ -39,8 +39,11 @@ def portable(kind: T) -> T:
     def reduce(self: Any) -> Any:
         return _rebuilt, (type(self), packed(_parts(self)))
 
+    def shallow(self: Any) -> Any:
+        return type(self)(*_parts(self))
+
     changed: Any = kind
-    changed.__reduce__ = reduce
+    changed.__reduce__, changed.__copy__ = reduce, shallow
     return kind
 
 
