@@ -32,8 +32,7 @@ from experiments import as_printed
 from experiments import fashion_mnist as fm
 from experiments.results_file import Record, ResultsFile, mean_and_deviation, write_table
 from experiments.settings import RESULTS, steps_shown
-from rvfl_jax import edrvfl, encoders
-from rvfl_jax.learners.edrvfl.network import features
+from rvfl_jax import edrvfl, encoders, features
 from rvfl_jax.metrics import average_accuracy, backward_transfer, forward_transfer
 
 BATCHES = (5, 10, 20)

@@ -24,9 +24,9 @@ import numpy as np
 import optax
 import tyro
 
+from rvfl_jax.core.progress import track
 from rvfl_jax.encoders import ResNet, save_checkpoint
 from rvfl_jax.encoders.resnet import CIFAR_DEVIATION, CIFAR_MEAN
-from rvfl_jax.progress import track
 
 
 @dataclass(frozen=True)

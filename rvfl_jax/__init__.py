@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rvfl_jax import equations, metrics
-    from rvfl_jax.checks import NumericalError
+    from rvfl_jax.core.checks import NumericalError
+    from rvfl_jax.core.types import Learner, StepInfo, Stream
     from rvfl_jax.estimators.classifier import EdRVFLClassifier
     from rvfl_jax.estimators.merge import merge
     from rvfl_jax.estimators.regressor import EdRVFLRegressor
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from rvfl_jax.learners.edrvfl.network import features, init_weights
     from rvfl_jax.learners.edrvfl.prior import with_prior
     from rvfl_jax.learners.edrvfl.strength import adaptive_k
-    from rvfl_jax.runs.history import History
+    from rvfl_jax.runs.history import History, Run
     from rvfl_jax.runs.prequential import prequential_loss, prequential_losses
     from rvfl_jax.runs.run_stream import offline_scores, run_stream
     from rvfl_jax.runs.scan import scan_stream
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from rvfl_jax.sweeps.grid import random_points
     from rvfl_jax.sweeps.result import Sweep
     from rvfl_jax.sweeps.sweep import sweep
-    from rvfl_jax.types import Learner, Run, StepInfo, Stream
 
 __version__ = "0.1.0"
 
@@ -46,12 +46,12 @@ _WHERE = {
     "EdRVFLRegressor": "rvfl_jax.estimators.regressor",
     "EdRVFLState": "rvfl_jax.learners.edrvfl.learner",
     "History": "rvfl_jax.runs.history",
-    "Learner": "rvfl_jax.types",
-    "NumericalError": "rvfl_jax.checks",
+    "Learner": "rvfl_jax.core.types",
+    "NumericalError": "rvfl_jax.core.checks",
     "Predictor": "rvfl_jax.serving.predictor",
-    "Run": "rvfl_jax.types",
-    "StepInfo": "rvfl_jax.types",
-    "Stream": "rvfl_jax.types",
+    "Run": "rvfl_jax.runs.history",
+    "StepInfo": "rvfl_jax.core.types",
+    "Stream": "rvfl_jax.core.types",
     "Sweep": "rvfl_jax.sweeps.result",
     "adaptive_k": "rvfl_jax.learners.edrvfl.strength",
     "batched": "rvfl_jax.streams.reader",

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 
 Activation = Callable[[Array], Array]
 

@@ -8,13 +8,13 @@ stream as well. Equation numbers are the paper's.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import rel_entr
 
-from rvfl_jax.checks import shape
-from rvfl_jax.learners.base import check_scores, mean_softmax
-from rvfl_jax.types import Array
+from rvfl_jax.core.checks import shape
+from rvfl_jax.core.types import Array
 
 PROTOCOLS = ("class_incremental", "seen", "task_aware", "task_id")
 
@@ -250,3 +250,18 @@ def expected_calibration_error(probabilities: Any, columns: Any, *, num_bins: in
     bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
     gaps = np.bincount(bins, confidence - hit, num_bins)
     return float(np.abs(gaps).sum() / len(columns))
+
+
+def mean_softmax(scores: Array) -> Array:
+    """(n, m) mean over sub-learners of the softmax of (L, n, m) scores, as in eqs. (34)-(35)."""
+    check_scores(scores)
+    return jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0)
+
+
+def check_scores(scores: Any) -> None:
+    """ValueError on scores without the axis of sub-learners, which would be averaged over rows."""
+    if np.ndim(scores) != 3:
+        raise ValueError(
+            "scores: expected shape (L, n, m), sub-learners first, got"
+            f" {np.shape(scores)}; scores[None] are those of one sub-learner"
+        )

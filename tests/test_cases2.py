@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, adaptive_k, load_model, merge, save_model
-from rvfl_jax.checks import NumericalError
+from rvfl_jax.core.checks import NumericalError
 from tests.test_estimator import SMALL, blobs
 from tests.test_whole import whole
 

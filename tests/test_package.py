@@ -28,7 +28,8 @@ def test_every_public_name_is_there():
 
 
 def test_types_of_options_are_what_the_functions_take():
-    from rvfl_jax import edrvfl, metrics, types
+    from rvfl_jax import edrvfl, metrics
+    from rvfl_jax.core import types
     from rvfl_jax.learners import base as learner
     from rvfl_jax.learners.edrvfl import network, strength
     from rvfl_jax.linalg.dense import PRECISIONS

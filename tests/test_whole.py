@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, merge
-from rvfl_jax.checks import NumericalError
+from rvfl_jax.core.checks import NumericalError
 from rvfl_jax.estimators.base import MOST_ROWS
 from tests.test_estimator import SMALL, blobs
 

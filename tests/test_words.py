@@ -7,10 +7,11 @@ import pytest
 
 import rvfl_jax
 from rvfl_jax import encoders
-from rvfl_jax.cli.compare import Comparison, Config, StyleResult
+from rvfl_jax.cli.compare import Config
 from rvfl_jax.cli.sweep import SweepConfig, SweepOutcome
 from rvfl_jax.data import load_dataset
 from rvfl_jax.files.checkpoint import load_checkpoint_file, save_checkpoint
+from rvfl_jax.runs.comparison import Comparison, StyleResult
 from tests.streams import blobs, ragged_stream
 
 KEY = jax.random.key(0)

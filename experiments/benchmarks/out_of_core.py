@@ -23,7 +23,7 @@ import numpy as np
 import rvfl_jax
 from experiments.benchmarks.machine import describe_machine
 from experiments.benchmarks.timing import interleaved
-from rvfl_jax.types import Run, Stream
+from rvfl_jax import Run, Stream
 
 FEATURES, CLASSES, BATCH = 512, 10, 2048
 GIGABYTE = 10**9

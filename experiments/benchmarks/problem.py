@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from rvfl_jax.learners.edrvfl.network import init_weights
+from rvfl_jax import init_weights
 
 SEED = 0
 RIDGE = 1.0

@@ -9,7 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,21 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax import metrics
-from rvfl_jax.checks import one_of, positive_int
 from rvfl_jax.cli.compare_folder import RunFolder
-from rvfl_jax.data import Dataset, load_dataset
-from rvfl_jax.files.checkpoint import replace_file
-from rvfl_jax.files.provenance import device, digest_of, versions
-from rvfl_jax.learners.baselines import separate_edrvfl
-from rvfl_jax.learners.edrvfl.learner import edrvfl
-from rvfl_jax.learners.edrvfl.strength import adaptive_k
-from rvfl_jax.linalg.dense import PRECISIONS, matmul, precision_scope
-from rvfl_jax.objects.words import Summary, summarised
-from rvfl_jax.runs.history import History
-from rvfl_jax.runs.run_stream import offline_scores, run_stream
-from rvfl_jax.streams.class_incremental import by_task, class_incremental_stream, pad_batches
-from rvfl_jax.streams.labels import to_columns
-from rvfl_jax.types import (
+from rvfl_jax.core.checks import one_of, positive_int
+from rvfl_jax.core.types import (
     ActivationName,
     Array,
     ColdStart,
@@ -47,9 +35,20 @@ from rvfl_jax.types import (
     Stream,
     WeightInit,
 )
+from rvfl_jax.data import Dataset, load_dataset
+from rvfl_jax.files.checkpoint import replace_file
+from rvfl_jax.files.provenance import device, digest_of, versions
+from rvfl_jax.learners.baselines import separate_edrvfl
+from rvfl_jax.learners.edrvfl.learner import edrvfl
+from rvfl_jax.learners.edrvfl.strength import adaptive_k
+from rvfl_jax.linalg.dense import PRECISIONS, matmul, precision_scope
+from rvfl_jax.runs.comparison import OFFLINE, Comparison, StyleResult
+from rvfl_jax.runs.history import History
+from rvfl_jax.runs.run_stream import offline_scores, run_stream
+from rvfl_jax.streams.class_incremental import by_task, class_incremental_stream, pad_batches
+from rvfl_jax.streams.labels import to_columns
 
 STYLES = ("ridge", "forward", "bayes")
-OFFLINE = "offline expert"
 # From this many training rows on, one seed is the default: a run takes minutes.
 MANY_ROWS = 10_000
 DEFAULT_SEEDS = 5
@@ -104,63 +103,6 @@ class Config(Setting):
     solver: Solver = "auto"
     seeds: int | None = None
     evaluate: str = "batch"
-
-
-@summarised
-@dataclass(repr=False)
-class StyleResult:
-    """One style over all seeds: metric name to one number a seed, and curves."""
-
-    metrics: dict[str, list[float]] = field(default_factory=dict)
-    histories: list[History] = field(default_factory=list)
-
-    def add(self, values: dict[str, float]) -> None:
-        """Append one seed's metrics."""
-        for name, value in values.items():
-            self.metrics.setdefault(name, []).append(float(value))
-
-    def _summary(self) -> Summary:
-        return Summary(f"StyleResult: {self.told()}", [("metrics", ", ".join(self.metrics))])
-
-    def told(self) -> str:
-        """Accuracy at the end over all seeds, in per cent."""
-        values = 100 * np.array(self.metrics.get("accuracy_class_incremental", []))
-        if not len(values):
-            return "nothing yet"
-        spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
-        return f"{np.mean(values):.2f}{spread} % class-incremental, {len(values)} seed(s)"
-
-
-@summarised
-@dataclass(repr=False)
-class Comparison:
-    """Results of `compare`.
-
-    Attributes:
-        config: what was asked for.
-        dataset: name of the data.
-        styles: style name to its results, in the order of the table.
-        offline: the offline expert's.
-        task_ends: task ends of the first seed.
-        rows: training rows a run learned.
-        seeds: how many.
-    """
-
-    config: Config
-    dataset: str
-    styles: dict[str, StyleResult]
-    offline: StyleResult
-    task_ends: np.ndarray
-    rows: int
-    seeds: int
-
-    def _summary(self) -> Summary:
-        title = (
-            f"Comparison on {self.dataset}: {self.config.tasks} tasks, {self.config.batches}"
-            f" batches, {self.rows:,} rows, {self.seeds} seed(s)"
-        )
-        results = {**self.styles, OFFLINE: self.offline}
-        return Summary(title, [(name, style.told()) for name, style in results.items()])
 
 
 def compare(

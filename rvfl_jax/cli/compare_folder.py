@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checks import differences
+from rvfl_jax.core.checks import differences
 from rvfl_jax.files.checkpoint import load_checkpoint_file, save_checkpoint, sweep_parts
 
 FILE = "comparison.npz"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rvfl_jax.cli.options import build_parser
 
 if TYPE_CHECKING:
-    from rvfl_jax.cli.compare import Comparison, Progress
+    from rvfl_jax.cli.compare import Progress
+    from rvfl_jax.runs.comparison import Comparison
 
 # As shells tell that a signal, 2 or 13, ended a process.
 INTERRUPTED = 128 + 2
@@ -85,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"rvfl-jax: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except ArithmeticError as error:
-        from rvfl_jax.checks import NumericalError
+        from rvfl_jax.core.checks import NumericalError
 
         if getattr(arguments, "debug", False) or not isinstance(error, NumericalError):
             raise
@@ -103,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from rvfl_jax.cli.compare import Config, compare, plain, save_results
     from rvfl_jax.cli.report import closing_lines, comparison_table
-    from rvfl_jax.cli.results_folder import check_folder, check_results, config_of
+    from rvfl_jax.files.results_folder import check_folder, check_results, config_of
     from rvfl_jax.plots import comparison_figure
 
     options = {
@@ -143,8 +144,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from rvfl_jax.cli.report import sweep_lines, sweep_table
-    from rvfl_jax.cli.results_folder import check_results
     from rvfl_jax.cli.sweep import SweepConfig, drawn_axes, run_sweep, save_sweep
+    from rvfl_jax.files.results_folder import check_results
     from rvfl_jax.plots import heat_map
 
     options = {
@@ -175,6 +176,7 @@ def _model_command(arguments: argparse.Namespace) -> int:
     # Threads of OpenBLAS wait for each other by spinning: on a machine that other work shares,
     # factors of a few hundred columns take fifty times as long with two of them as with one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from rvfl_jax.cli import models
 
     return int(getattr(models, arguments.command.replace("-", "_"))(arguments))
 

@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checks import positive_int
 from rvfl_jax.cli.kept_model import Fingerprint, Kept, Table, opened
 from rvfl_jax.cli.model_folder import BEFORE, bring_back, folder_of, one_writer
 from rvfl_jax.cli.predictions import WRITERS
-from rvfl_jax.cli.results_folder import check_folder
+from rvfl_jax.core.checks import positive_int
 from rvfl_jax.data.tables import STANDARD_INPUT, Part, read_parts
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.save import FILE
 from rvfl_jax.files.checkpoint import load_checkpoint_file
+from rvfl_jax.files.results_folder import check_folder
 from rvfl_jax.learners.edrvfl.strength import AdaptiveK, adaptive_k
 from rvfl_jax.metrics import expected_calibration_error
 

@@ -6,10 +6,10 @@ import numpy as np
 from rich.box import SIMPLE
 from rich.table import Table
 
-from rvfl_jax.cli.compare import OFFLINE, Comparison, StyleResult
 from rvfl_jax.cli.sweep import SweepOutcome
+from rvfl_jax.core.types import Criterion
+from rvfl_jax.runs.comparison import OFFLINE, Comparison, StyleResult
 from rvfl_jax.sweeps.result import Sweep, value_in_words
-from rvfl_jax.types import Criterion
 
 # Heading, metric, factor, digits: accuracies in per cent, so that the table fits 80 columns.
 COLUMNS = (

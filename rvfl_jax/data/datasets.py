@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rvfl_jax.checks import real_matrix
+from rvfl_jax.core.checks import real_matrix
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.data.fashion_mnist import load_fashion_mnist
 from rvfl_jax.data.tables import KINDS, is_no_label, read_parts
 from rvfl_jax.files.npz import read_npz
-from rvfl_jax.objects.words import in_brief
 from rvfl_jax.streams.labels import clean_labels
 
 NAMES = ("digits", "fashion-mnist")

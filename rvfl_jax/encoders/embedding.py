@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checks import positive_int
-from rvfl_jax.cli.results_folder import check_folder
+from rvfl_jax.core.checks import positive_int
+from rvfl_jax.core.progress import track
 from rvfl_jax.encoders.image_models import ImageModel
 from rvfl_jax.encoders.images import ImageSet
 from rvfl_jax.files.checkpoint import write_npz
 from rvfl_jax.files.npz import read_npz
-from rvfl_jax.progress import track
+from rvfl_jax.files.results_folder import check_folder
 
 
 def embed_images(

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rvfl_jax.checks import positive_int, real_matrix
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.progress import track
-from rvfl_jax.types import Array
+from rvfl_jax.core.checks import positive_int, real_matrix
+from rvfl_jax.core.progress import track
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 
 Params = Any
 ROWS_AT_ONCE = 512

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.encoders.encoder import encode
 from rvfl_jax.encoders.hub import downloads_or_cache
 from rvfl_jax.encoders.resnet import resnet
-from rvfl_jax.objects.words import in_brief
 
 SOURCES = ("timm", "hf", "resnet56")
 INSTALL = "pip install 'rvfl-jax[embed]'"

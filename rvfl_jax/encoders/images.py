@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.files.npz import read_npz
-from rvfl_jax.objects.words import in_brief
 
 SPLITS = ("train", "test")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")

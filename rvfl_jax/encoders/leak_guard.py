@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checks import real_matrix
+from rvfl_jax.core.checks import real_matrix
 
 # Rounding differs with the number of rows; a leak moves scores by tenths.
 TOLERANCE = 1e-3

@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from rvfl_jax.checks import one_of, positive_int, prng_key
+from rvfl_jax.core.checks import one_of, positive_int, prng_key
+from rvfl_jax.core.types import Array, Stream
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.encoders.encoder import ROWS_AT_ONCE, Encoder, Params, encode
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array, Stream
 
 PROTOCOLS = ("frozen", "refit_per_task")
 FITTED_ON = ("first_batch", "first_task", "training_inputs")

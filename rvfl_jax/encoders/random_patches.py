@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rvfl_jax.checks import is_number, positive_int
+from rvfl_jax.core.checks import is_number, positive_int
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.encoders.encoder import Encoder
 from rvfl_jax.linalg.dense import eigh, matmul, matmul_tn
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array
 
 
 @in_brief

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from rvfl_jax.checks import positive_int
+from rvfl_jax.core.checks import positive_int
+from rvfl_jax.core.types import Array
 from rvfl_jax.encoders.encoder import Encoder
 from rvfl_jax.files.npz import read_npz
-from rvfl_jax.types import Array
 
 WIDTHS = (16, 32, 64)
 # Of the pixels of CIFAR-100's training images, scaled to 0 .. 1.

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from rvfl_jax.checks import NumericalError, differences, one_of, plain_array, real_numbers
+from rvfl_jax.core.checks import NumericalError, differences, one_of, plain_array, real_numbers
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.calibration import Guesses, joined_guesses
 from rvfl_jax.estimators.compiled import Design, Knowledge, Rows, fading_of

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.types import Array
+from rvfl_jax.core.types import Array
 
 FLOOR = 0.02
 # Powers at which confidences are summed up; the answer is interpolated between them.

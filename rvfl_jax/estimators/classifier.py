@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from rvfl_jax.checks import one_of, plain_array
+from rvfl_jax.core.checks import one_of, plain_array
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.base import Batch, Cache, EdRVFLBase, in_parts, row_weights
 from rvfl_jax.estimators.calibration import (

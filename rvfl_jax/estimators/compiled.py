@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rvfl_jax.core.types import Array, Learner
 from rvfl_jax.estimators.calibration import Guesses, no_guesses, probabilities, tally
 from rvfl_jax.estimators.readouts import Readout, balance, readout_of, together
 from rvfl_jax.learners.base import combiner
@@ -31,7 +32,6 @@ from rvfl_jax.learners.edrvfl.learner import edrvfl
 from rvfl_jax.learners.edrvfl.network import features, resolve_activation
 from rvfl_jax.learners.edrvfl.strength import AdaptiveK
 from rvfl_jax.linalg.dense import is_finite, matmul
-from rvfl_jax.types import Array, Learner
 
 LINKS = {"ridge": "log", "discriminant": "identity", "nearest_mean": "identity"}
 

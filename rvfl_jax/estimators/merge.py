@@ -5,7 +5,7 @@ from copy import deepcopy
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from rvfl_jax.checks import differences
+from rvfl_jax.core.checks import differences
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.base import Cache, raise_unless
 from rvfl_jax.estimators.calibration import merged_guesses

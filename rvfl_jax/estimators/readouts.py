@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rvfl_jax.checks import is_number
+from rvfl_jax.core.checks import is_number
+from rvfl_jax.core.types import Array
 from rvfl_jax.learners.edrvfl.algebra import sums_of
 from rvfl_jax.linalg.dense import cho_solve, cholesky, matmul
-from rvfl_jax.types import Array
 
 READOUTS = ("ridge", "discriminant", "nearest_mean")
 

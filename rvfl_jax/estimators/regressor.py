@@ -9,7 +9,7 @@ from jax.tree_util import Partial
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from rvfl_jax.checks import one_of, plain_array
+from rvfl_jax.core.checks import one_of, plain_array
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.base import Batch, EdRVFLBase, row_weights
 from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment

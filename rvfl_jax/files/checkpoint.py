@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import is_key
+from rvfl_jax.core.portable import is_key
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.files.locks import try_lock
 from rvfl_jax.files.provenance import versions
-from rvfl_jax.objects.words import in_brief
 
 FORMAT = 1
 _METADATA = "metadata"

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from rvfl_jax.checks import is_key
-from rvfl_jax.types import Array, Learner, Stream
+from rvfl_jax.core.portable import is_key
+from rvfl_jax.core.types import Array, Learner, Stream
 
 PACKAGES = ("rvfl-jax", "jax", "jaxlib", "numpy")
 

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import differences, is_traced, one_of, plain_array, shape
+from rvfl_jax.core.checks import differences, is_traced, one_of, plain_array, shape
+from rvfl_jax.core.portable import Origin
+from rvfl_jax.core.types import Array, Ensemble, Learner, Recipe, State, StepInfo, StreamForm
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.linalg.dense import scope_of
-from rvfl_jax.objects.portable import Origin
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array, Ensemble, Learner, Recipe, State, StepInfo, StreamForm
+from rvfl_jax.metrics import check_scores, mean_softmax
 
 ENSEMBLES: tuple[Ensemble, ...] = ("mean", "median")
 
@@ -43,21 +44,6 @@ def combiner(kind: str) -> Callable[[Array], Array]:
     if one_of("ensemble", kind, ENSEMBLES) == "mean":
         return mean_softmax
     return _median_softmax
-
-
-def mean_softmax(scores: Array) -> Array:
-    """(n, m) mean over sub-learners of the softmax of (L, n, m) scores, as in eqs. (34)-(35)."""
-    check_scores(scores)
-    return jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0)
-
-
-def check_scores(scores: Any) -> None:
-    """ValueError on scores without the axis of sub-learners, which would be averaged over rows."""
-    if np.ndim(scores) != 3:
-        raise ValueError(
-            "scores: expected shape (L, n, m), sub-learners first, got"
-            f" {np.shape(scores)}; scores[None] are those of one sub-learner"
-        )
 
 
 def _median_softmax(scores: Array) -> Array:

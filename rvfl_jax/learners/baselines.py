@@ -13,7 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.checks import one_of, per_layer, plain_numbers, positive_int, shape
+from rvfl_jax.core.checks import one_of, per_layer, plain_numbers, positive_int, shape
+from rvfl_jax.core.portable import portable
+from rvfl_jax.core.types import ActivationName, Array, Ensemble, Learner, StepInfo, WeightInit
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.base import (
     ENSEMBLES,
     check_batch,
@@ -33,9 +36,6 @@ from rvfl_jax.learners.edrvfl.network import (
     resolve_weight_init,
 )
 from rvfl_jax.linalg.dense import cho_solve, cholesky, gram, is_finite, matmul
-from rvfl_jax.objects.portable import portable
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import ActivationName, Array, Ensemble, Learner, StepInfo, WeightInit
 
 FORMS = ("auto", "primal", "dual")
 BLOCK_ROWS = 4096

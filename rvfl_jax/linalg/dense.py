@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from rvfl_jax.checks import one_of
-from rvfl_jax.linalg.forks import refuse_after_fork
-from rvfl_jax.types import Array
+from rvfl_jax.core.checks import one_of
+from rvfl_jax.core.forks import refuse_after_fork
+from rvfl_jax.core.types import Array
 
 PRECISIONS = ("double", "single")
 

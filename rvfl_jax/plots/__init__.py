@@ -1,6 +1,6 @@
 """Pictures of runs, comparisons and sweeps; nothing here is shown or saved by itself."""
 
-from rvfl_jax.cli.comparison_plot import comparison_figure
+from rvfl_jax.plots.comparison import comparison_figure
 from rvfl_jax.plots.runs import (
     accuracy_curve,
     confusion_over_time,

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.colors import ListedColormap
 
-from rvfl_jax.checks import one_of
+from rvfl_jax.core.checks import one_of
+from rvfl_jax.core.types import Protocol
 from rvfl_jax.plots.style import COLOURS, axes_or_new, label_for, over_batches
-from rvfl_jax.runs.history import History
-from rvfl_jax.types import Protocol, Run
+from rvfl_jax.runs.history import History, Run
 
 # Beyond that numbers in cells and names on ticks are too small to read.
 MOST_NUMBERS = 12

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rvfl_jax.checks import one_of
+from rvfl_jax.core.checks import one_of
+from rvfl_jax.core.types import Criterion
 from rvfl_jax.plots.style import axes_or_new, label_for
 from rvfl_jax.sweeps.result import CRITERIA, value_in_words
-from rvfl_jax.types import Criterion
 
 if TYPE_CHECKING:
     from rvfl_jax.sweeps.result import Sweep

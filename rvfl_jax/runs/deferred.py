@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rvfl_jax.core.types import Array, Learner, State
 from rvfl_jax.learners.base import LearnerProgram
 from rvfl_jax.runs.evaluation import Evaluation, Examined, embed_test, look
 from rvfl_jax.streams.batches import Batches, met, where_asked
-from rvfl_jax.types import Array, Learner, State
 
 BLOCK_ROWS = 1024
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rvfl_jax.core.types import Array, Carry, Learner, State
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.metrics import accuracy, kl, kl_divergence, protocol_hits, regret, squared_loss
-from rvfl_jax.objects.words import in_brief
 from rvfl_jax.streams.batches import where_asked
-from rvfl_jax.types import Array, Carry, Learner, State
 
 # Scores are computed in at most this many widths, no finer than so many columns.
 MAX_WIDTHS = 16

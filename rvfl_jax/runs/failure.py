@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rvfl_jax.checks import NumericalError
+from rvfl_jax.core.checks import NumericalError
 from rvfl_jax.learners.edrvfl.residual import WORTHLESS
 
 if TYPE_CHECKING:

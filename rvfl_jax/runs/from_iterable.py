@@ -6,11 +6,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from rvfl_jax.checks import positive_int
+from rvfl_jax.core.checks import positive_int
+from rvfl_jax.core.progress import track
+from rvfl_jax.core.types import Array, Learner, State
 from rvfl_jax.files.provenance import digest_of, provenance
 from rvfl_jax.linalg.dense import precision_scope
-from rvfl_jax.progress import track
-from rvfl_jax.runs.history import build_history
+from rvfl_jax.runs.history import Run, build_history
 from rvfl_jax.runs.inputs import (
     capacity_of,
     check_expert,
@@ -26,7 +27,6 @@ from rvfl_jax.runs.sharding import fetch
 from rvfl_jax.streams.label_map import as_array
 from rvfl_jax.streams.labels import classes_in_order, clean_labels
 from rvfl_jax.streams.reader import Feed, Reader
-from rvfl_jax.types import Array, Learner, Run, State
 
 UNKNOWN = "read as it came"
 

@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rvfl_jax.core.portable import portable
+from rvfl_jax.core.types import Array, State
+from rvfl_jax.core.words import Summary, brief, cut, in_brief, number, summarised
 from rvfl_jax.files.provenance import Provenance
 from rvfl_jax.metrics import average_accuracy, backward_transfer, cumulative_regret
-from rvfl_jax.objects.words import Summary, in_brief, number, summarised
 from rvfl_jax.runs.evaluation import Evaluation, Examined
-from rvfl_jax.types import Array
 
 
 @in_brief
@@ -231,3 +232,18 @@ def build_history(
         task_rows=np.asarray(test.rows_of_task, dtype=int),
         confusion=np.zeros((0, 0, 0), int) if kept.confusion is None else kept.confusion,
     )
+
+
+@portable
+@summarised
+class Run(NamedTuple):
+    """The learner's last state and the history of its run."""
+
+    state: State
+    history: History
+
+    def _summary(self) -> Summary:
+        told = self.history._summary()
+        learner = str(self.history.provenance.get("learner") or "a learner")
+        rows = [("state", cut(brief(self.state), 90)), ("history", told.title), *told.rows]
+        return Summary(f"Run of {cut(learner, 200)}", rows)

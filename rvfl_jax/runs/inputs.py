@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from rvfl_jax.checks import differences, is_traced, positive_int, real_matrix
+from rvfl_jax.core.checks import differences, is_traced, positive_int, real_matrix
+from rvfl_jax.core.types import Array, Learner, State
 from rvfl_jax.runs.evaluation import Examined
+from rvfl_jax.runs.history import Run
 from rvfl_jax.runs.scan import init_state
 from rvfl_jax.runs.sharding import check_width, fetch, init_over_mesh, place_state
 from rvfl_jax.streams.batches import Batches
 from rvfl_jax.streams.labels import to_columns
-from rvfl_jax.types import Array, Learner, Run, State
 
 SCHEDULES = ("batch", "task", "never")
 

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.checks import positive_int, prng_key
+from rvfl_jax.core.checks import positive_int, prng_key
+from rvfl_jax.core.types import Array, Learner, Stream
 from rvfl_jax.runs.inputs import capacity_of, check_learner
-from rvfl_jax.types import Array, Learner, Stream
 
 
 class Steps(NamedTuple):

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import differences
+from rvfl_jax.core.checks import differences
+from rvfl_jax.core.types import Learner, State
 from rvfl_jax.files.checkpoint import (
     Checkpoint,
     load_checkpoint_file,
@@ -27,25 +28,7 @@ from rvfl_jax.runs.evaluation import Examined
 from rvfl_jax.runs.failure import raise_if_unhealthy
 from rvfl_jax.runs.history import StepRecord
 from rvfl_jax.runs.scan import begin_jit, begin_to_follow_jit, embed_jit, finish_jit, scan_jit
-from rvfl_jax.streams.batches import Batches
-from rvfl_jax.types import Learner, State
-
-
-class Chunk(NamedTuple):
-    """Consecutive batches on their way into one call.
-
-    Attributes:
-        batches: (size + 1, b, ...), of which the last is announced only. Empty ones fill up the
-            last chunk, unless rows are announced to its last batch: then it is shorter.
-        columns: (size,) see `scan_stream`, or None.
-        length: how many of the `size` are there.
-        digest: of all rows up to here, where they cannot be looked at again.
-    """
-
-    batches: Batches
-    columns: np.ndarray | None
-    length: int
-    digest: str | None = None
+from rvfl_jax.streams.batches import Batches, Chunk
 
 
 class Standing(NamedTuple):

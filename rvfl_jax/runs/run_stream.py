@@ -12,16 +12,17 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from rvfl_jax.checks import NumericalError, one_of, positive_int, prng_key
+from rvfl_jax.core.checks import NumericalError, one_of, positive_int, prng_key
+from rvfl_jax.core.progress import track
+from rvfl_jax.core.types import Array, Evaluate, Layout, Learner, Precision, State, Stream
 from rvfl_jax.files.provenance import digest_of, fingerprint, provenance
 from rvfl_jax.learners.base import LearnerProgram
 from rvfl_jax.linalg.dense import precision_scope
-from rvfl_jax.progress import track
 from rvfl_jax.runs.deferred import plan_blocks, run_blocks, scan_blocks
 from rvfl_jax.runs.evaluation import Examined, columns_met, worth_following
 from rvfl_jax.runs.failure import REMEDY, raise_if_unhealthy
 from rvfl_jax.runs.from_iterable import run_feed
-from rvfl_jax.runs.history import StepRecord, build_history
+from rvfl_jax.runs.history import Run, StepRecord, build_history
 from rvfl_jax.runs.inputs import (
     announce,
     capacity_of,
@@ -41,7 +42,6 @@ from rvfl_jax.runs.scan import init_state, run_whole, whole_stream
 from rvfl_jax.runs.sharding import LAYOUTS, as_auto, fetch, on_devices, place_batches
 from rvfl_jax.streams.batches import Batches
 from rvfl_jax.streams.class_incremental import check_stream
-from rvfl_jax.types import Array, Evaluate, Layout, Learner, Precision, Run, State, Stream
 
 
 def _scores_of_the_expert(

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rvfl_jax.core.types import Array, Carry, Learner, State
 from rvfl_jax.learners.base import LearnerProgram
 from rvfl_jax.runs.evaluation import Examined, begin_to_follow, embed_test, look
 from rvfl_jax.runs.history import StepRecord
 from rvfl_jax.streams.batches import Batches, met
-from rvfl_jax.types import Array, Carry, Learner, State
 
 
 def scan_stream(

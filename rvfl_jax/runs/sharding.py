@@ -24,10 +24,10 @@ from jax import lax
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from rvfl_jax.checks import one_of
+from rvfl_jax.core.checks import one_of
+from rvfl_jax.core.types import Array, Learner, State
 from rvfl_jax.linalg.dense import whole_products
 from rvfl_jax.streams.batches import Batches
-from rvfl_jax.types import Array, Learner, State
 
 LAYOUTS = ("rows", "eta_dagger")
 

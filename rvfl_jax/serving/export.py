@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from rvfl_jax.checks import finite, is_key, one_of, positive_int, shape
+from rvfl_jax.core.checks import finite, one_of, positive_int, shape
+from rvfl_jax.core.portable import is_key
+from rvfl_jax.core.types import Array, Learner, State
 from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.padding import FEWEST_ROWS, rows_for
@@ -18,7 +20,6 @@ from rvfl_jax.estimators.whole import as_it_stands
 from rvfl_jax.files.checkpoint import json_bytes, write_npz
 from rvfl_jax.files.provenance import versions
 from rvfl_jax.linalg.dense import precision_scope
-from rvfl_jax.types import Array, Learner, State
 
 FORMAT = 1
 PLATFORMS = ("cpu", "cuda", "tpu")

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 
 
 @in_brief
@@ -35,3 +36,20 @@ def where_asked(asked: Any, look: Callable[[], Any]) -> Any:
     """`look()` where a scalar says so; elsewhere zeros of its shape, at no cost."""
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look))
     return lax.cond(asked, look, lambda: nothing)
+
+
+class Chunk(NamedTuple):
+    """Consecutive batches on their way into one call.
+
+    Attributes:
+        batches: (size + 1, b, ...), of which the last is announced only. Empty ones fill up the
+            last chunk, unless rows are announced to its last batch: then it is shorter.
+        columns: (size,) see `scan_stream`, or None.
+        length: how many of the `size` are there.
+        digest: of all rows up to here, where they cannot be looked at again.
+    """
+
+    batches: Batches
+    columns: np.ndarray | None
+    length: int
+    digest: str | None = None

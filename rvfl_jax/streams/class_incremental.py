@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checks import (
+from rvfl_jax.core.checks import (
     finite,
     is_number,
     one_of,
@@ -14,8 +14,8 @@ from rvfl_jax.checks import (
     positive_int,
     real_matrix,
 )
+from rvfl_jax.core.types import Order, Stream
 from rvfl_jax.streams.labels import classes_in_order, clean_labels, to_columns
-from rvfl_jax.types import Order, Stream
 
 ORDERS = ("classes", "tasks", "none")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checks import plain_array
+from rvfl_jax.core.checks import plain_array
 
 
 def clean_labels(name: str, labels: Any, *, negative: bool = False) -> np.ndarray:

@@ -18,9 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import plain_array, positive_int, real_matrix
-from rvfl_jax.runs.resumable import Chunk
-from rvfl_jax.streams.batches import Batches
+from rvfl_jax.core.checks import plain_array, positive_int, real_matrix
+from rvfl_jax.streams.batches import Batches, Chunk
 from rvfl_jax.streams.class_incremental import stored_dtype
 from rvfl_jax.streams.label_map import LabelMap
 from rvfl_jax.streams.labels import clean_labels

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.checks import positive_int
+from rvfl_jax.core.checks import positive_int
 
 SEED, STREAM, POINT = "seed", "stream", "point"
 

@@ -17,13 +17,13 @@ import numpy as np
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rvfl_jax.objects.words import in_brief
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.runs.evaluation import Evaluation, Examined, embed_test
 from rvfl_jax.runs.scan import scan_stream
 from rvfl_jax.runs.sharding import as_auto, fetch
 from rvfl_jax.streams.batches import Batches
 from rvfl_jax.sweeps.grid import SEED, STREAM, Axis
-from rvfl_jax.types import Array, Learner
 
 # Intermediates of the size of the largest one that are alive at once, about.
 ALIVE = 3

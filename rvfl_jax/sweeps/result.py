@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from rvfl_jax.checks import NumericalError, one_of
-from rvfl_jax.objects.portable import portable
-from rvfl_jax.objects.words import Summary, brief, cut, number, summarised
+from rvfl_jax.core.checks import NumericalError, one_of
+from rvfl_jax.core.portable import portable
+from rvfl_jax.core.types import Criterion
+from rvfl_jax.core.words import Summary, brief, cut, number, summarised
 from rvfl_jax.sweeps.grid import POINT, SEED, STREAM, Axis
-from rvfl_jax.types import Criterion
 
 # Averaged over when configurations are compared: they are circumstances, not choices.
 CIRCUMSTANCES = (SEED, STREAM)

@@ -10,10 +10,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from rvfl_jax.checks import positive_int, prng_key
+from rvfl_jax.core.checks import positive_int, prng_key
+from rvfl_jax.core.progress import track
+from rvfl_jax.core.types import Array, Evaluate, Learner, Precision, Stream
 from rvfl_jax.files.provenance import fingerprint, provenance
 from rvfl_jax.linalg.dense import precision_scope
-from rvfl_jax.progress import track
 from rvfl_jax.runs.evaluation import columns_met
 from rvfl_jax.runs.inputs import capacity_of, encode_test, examined, schedule_of
 from rvfl_jax.streams.batches import Batches
@@ -21,7 +22,6 @@ from rvfl_jax.streams.class_incremental import check_stream
 from rvfl_jax.sweeps.grid import Axis, axes_of, programs
 from rvfl_jax.sweeps.program import Job, Program, point_at
 from rvfl_jax.sweeps.result import Sweep, build_sweep
-from rvfl_jax.types import Array, Evaluate, Learner, Precision, Stream
 
 # What a chunk may take beside the data: carries, constants and the largest intermediates.
 MAX_BYTES = 2 * 2**30

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rvfl_jax.core.types import Array, PostponedForm
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.features import InHand, take
 from rvfl_jax.learners.edrvfl.network import Activation
 from rvfl_jax.learners.edrvfl.residual import ledger_of, relative_size
@@ -26,8 +28,6 @@ from rvfl_jax.linalg.dense import (
     matmul_tn,
     spd_inverse,
 )
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array, PostponedForm
 
 
 @in_brief

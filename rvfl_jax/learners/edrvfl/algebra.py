@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import NumericalError, check_ridge, is_number, per_layer, shape
+from rvfl_jax.core.checks import NumericalError, check_ridge, is_number, per_layer, shape
+from rvfl_jax.core.types import ActivationName, Array
 from rvfl_jax.learners.base import check_design, check_inputs
 from rvfl_jax.learners.edrvfl.accumulate import from_sums
 from rvfl_jax.learners.edrvfl.features import take
 from rvfl_jax.learners.edrvfl.network import Activation, activation_name, resolve_activation
 from rvfl_jax.linalg.dense import gram, is_finite, matmul, matmul_tn, scope_of, spd_inverse
-from rvfl_jax.types import ActivationName, Array
 
 
 def sums_of(state: Any) -> tuple[Array, Array]:

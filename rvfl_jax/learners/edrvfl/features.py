@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.network import Activation, features
 from rvfl_jax.learners.edrvfl.residual import probe
 from rvfl_jax.linalg.dense import is_finite
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array
 
 
 @in_brief

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import check_ridge, is_number, per_layer
+from rvfl_jax.core.checks import check_ridge, is_number, per_layer
+from rvfl_jax.core.types import Array
 from rvfl_jax.learners.edrvfl.accumulate import from_sums
 from rvfl_jax.linalg.dense import matmul, scope_of, spd_inverse
-from rvfl_jax.types import Array
 
 
 def generalised_cross_validation(

@@ -20,7 +20,22 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.checks import one_of, per_layer, plain_numbers, positive_int
+from rvfl_jax.core.checks import one_of, per_layer, plain_numbers, positive_int
+from rvfl_jax.core.portable import portable
+from rvfl_jax.core.types import (
+    ActivationName,
+    Array,
+    ColdStart,
+    Ensemble,
+    FollowForm,
+    Learner,
+    Name,
+    Solver,
+    StepInfo,
+    StreamForm,
+    WeightInit,
+)
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.base import (
     ENSEMBLES,
     check_batch,
@@ -57,21 +72,6 @@ from rvfl_jax.learners.edrvfl.strength import (
     sigma_share,
 )
 from rvfl_jax.linalg.dense import is_finite, matmul
-from rvfl_jax.objects.portable import portable
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import (
-    ActivationName,
-    Array,
-    ColdStart,
-    Ensemble,
-    FollowForm,
-    Learner,
-    Name,
-    Solver,
-    StepInfo,
-    StreamForm,
-    WeightInit,
-)
 
 SOLVERS: tuple[Solver, ...] = ("auto", "covariance", "information", "square_root")
 COLD_STARTS: tuple[ColdStart, ...] = ("exact", "paper")

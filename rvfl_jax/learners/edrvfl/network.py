@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 
-from rvfl_jax.checks import one_of, prng_key, shape
+from rvfl_jax.core.checks import one_of, prng_key, shape
+from rvfl_jax.core.types import ActivationName, Array, WeightInit
 from rvfl_jax.linalg.dense import matmul
-from rvfl_jax.types import ActivationName, Array, WeightInit
 
 Activation = Callable[[Array], Array]
 Initializer = Callable[..., Array]

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import finite, is_traced, shape
+from rvfl_jax.core.checks import finite, is_traced, shape
+from rvfl_jax.core.types import Array
 from rvfl_jax.learners.edrvfl.residual import ledger_of
 from rvfl_jax.linalg.dense import matmul, scope_of, spd_inverse
-from rvfl_jax.types import Array
 
 
 def with_prior(state: Any, theta_0: Any) -> Any:

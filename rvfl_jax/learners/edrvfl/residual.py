@@ -18,10 +18,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from rvfl_jax.core.portable import portable
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.linalg.dense import matmul, matmul_tn
-from rvfl_jax.objects.portable import portable
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array
 
 NUM_PROBES = 4
 # theta = 0 has residual 1: beyond it what was learned is worse than nothing.

@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import is_traced, one_of, per_layer
+from rvfl_jax.core.checks import is_traced, one_of, per_layer
+from rvfl_jax.core.types import Array, Estimator
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.linalg.dense import inverse_factor, is_finite, shifted_solve, symmetrise
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array, Estimator
 
 ESTIMATORS = ("inverse_trace", "trace", "random_diagonal", "random_variance")
 

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.linalg.dense import is_finite, shifted_solve
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array
 
 
 @in_brief

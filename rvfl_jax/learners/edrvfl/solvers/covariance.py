@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.solvers.base import (
     Batch,
     Readout,
@@ -48,8 +50,6 @@ from rvfl_jax.linalg.dense import (
     shifted_solve,
     symmetrise,
 )
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array
 
 
 @in_brief

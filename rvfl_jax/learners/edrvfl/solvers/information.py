@@ -12,6 +12,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.solvers.base import (
     Batch,
     Readout,
@@ -38,8 +40,6 @@ from rvfl_jax.linalg.dense import (
     solve_lower,
     spd_inverse,
 )
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array
 
 
 @in_brief

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from rvfl_jax.core.types import Array
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.solvers.base import (
     Batch,
     Readout,
@@ -42,8 +44,6 @@ from rvfl_jax.linalg.dense import (
     symmetrise,
 )
 from rvfl_jax.linalg.qr_update import qr_update, solve_upper_transposed, solve_upper_triangular
-from rvfl_jax.objects.words import in_brief
-from rvfl_jax.types import Array
 
 
 @in_brief

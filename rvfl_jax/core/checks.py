@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.linalg.forks import refuse_after_fork
+from rvfl_jax.core.forks import refuse_after_fork
+from rvfl_jax.core.portable import is_key
 
 Word = TypeVar("Word", bound=str)
 
@@ -23,12 +24,6 @@ class NumericalError(ArithmeticError):
 def is_traced(value: Any) -> bool:
     """Whether `value` is abstract, so that its numbers cannot be looked at."""
     return isinstance(value, jax.core.Tracer)
-
-
-def is_key(leaf: Any) -> bool:
-    """Whether a leaf is a typed PRNG key, which NumPy cannot hold."""
-    dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def prng_key(name: str, key: Any) -> None:

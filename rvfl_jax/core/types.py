@@ -8,16 +8,13 @@ E evaluations.
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from pickle import PicklingError
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from rvfl_jax.objects.portable import Origin, portable
-from rvfl_jax.objects.words import Summary, brief, cut, in_brief, listed, summarised
-
-if TYPE_CHECKING:
-    from rvfl_jax.runs.history import History
+from rvfl_jax.core.portable import Origin, portable
+from rvfl_jax.core.words import Summary, brief, cut, in_brief, listed, summarised
 
 # Options of public functions, so that a type checker finds a slip.
 Solver = Literal["auto", "covariance", "information", "square_root"]
@@ -328,18 +325,3 @@ class Stream(NamedTuple):
                 ("task ends", f"after batches {listed(self.task_ends + 1)}"),
             ],
         )
-
-
-@portable
-@summarised
-class Run(NamedTuple):
-    """The learner's last state and the history of its run."""
-
-    state: State
-    history: "History"
-
-    def _summary(self) -> Summary:
-        told = self.history._summary()
-        learner = str(self.history.provenance.get("learner") or "a learner")
-        rows = [("state", cut(brief(self.state), 90)), ("history", told.title), *told.rows]
-        return Summary(f"Run of {cut(learner, 200)}", rows)

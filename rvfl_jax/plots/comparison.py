@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from rvfl_jax.plots.style import looks, over_batches
 
 if TYPE_CHECKING:
-    from rvfl_jax.cli.compare import Comparison, StyleResult
+    from rvfl_jax.runs.comparison import Comparison, StyleResult
 
 
 def comparison_figure(result: "Comparison") -> Figure:

@@ -14,8 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.checks import is_key
-
 T = TypeVar("T", bound=type)
 
 
@@ -139,3 +137,9 @@ def _qualified(function: Any) -> str:
 
 def _made(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return make(*unpacked(args), **unpacked(kwargs))
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is a typed PRNG key, which NumPy cannot hold."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)

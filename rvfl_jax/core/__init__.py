@@ -1,0 +1,1 @@
+"""What all else agrees on: types, checks, how objects are shown and handed to other processes."""

@@ -1,1 +1,0 @@
-"""How objects are shown, and how they are handed to another process."""
