@@ -74,7 +74,7 @@ class Config:
         printed: whether the printed formulas are evaluated too, which takes longest.
     """
 
-    seeds: int = 6
+    seeds: int = 10
     printed: bool = True
 
 
