@@ -8,9 +8,9 @@ import numpy as np
 from experiments.fashion_mnist import Case
 from experiments.results_file import Record
 from rvfl_jax import Learner, offline_scores, run_stream
-from rvfl_jax.cli.compare import run_metrics
 from rvfl_jax.encoders import leak_guard
 from rvfl_jax.metrics import accuracy
+from rvfl_jax.runs.comparison import run_metrics
 
 
 def run_and_keep(

@@ -32,9 +32,9 @@ from rvfl_jax import (
     offline_scores,
 )
 from rvfl_jax import run_stream as run_on
-from rvfl_jax.cli.compare import run_metrics, separate_accuracy
 from rvfl_jax.encoders import LeakError, leak_guard, sparse_autoencoder
 from rvfl_jax.metrics import PROTOCOLS, protocol_hits
+from rvfl_jax.runs.comparison import run_metrics, separate_accuracy
 
 # How the encoder is fitted: (protocol, fit_on).
 ENCODERS = {
@@ -208,12 +208,10 @@ def _separate(case: fm.Case, ridge: float, key: Any) -> np.ndarray:
     tasks = by_task(case.stream)
     with jax.enable_x64(True):
         accuracy = separate_accuracy(
-            _learner("-R", "exact"),
+            edrvfl(num_layers=1, num_nodes=2, ridge=ridge, k=0.0),
             key,
             (tasks.X, tasks.y, tasks.weight),
             (case.Z_test, case.columns, case.stream.class_task),
-            ridge=ridge,
-            activation="relu",
         )
     return np.asarray(accuracy)
 

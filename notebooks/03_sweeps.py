@@ -29,9 +29,8 @@ import numpy as np
 from rich.console import Console
 
 import rvfl_jax
-from rvfl_jax.cli.report import sweep_table
 from rvfl_jax.data import load_dataset
-from rvfl_jax.plots import heat_map
+from rvfl_jax.plots import heat_map, sweep_table
 
 data = load_dataset("digits")
 

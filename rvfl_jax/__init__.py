@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rvfl_jax.learners.edrvfl.network import features, init_weights
     from rvfl_jax.learners.edrvfl.prior import with_prior
     from rvfl_jax.learners.edrvfl.strength import adaptive_k
+    from rvfl_jax.runs.comparison import Comparison, compare
     from rvfl_jax.runs.history import History, Run
     from rvfl_jax.runs.prequential import prequential_loss, prequential_losses
     from rvfl_jax.runs.run_stream import offline_scores, run_stream
@@ -42,6 +43,7 @@ __version__ = "0.1.0"
 
 # JAX takes two seconds to import, and whoever asks the command line for help need not wait.
 _WHERE = {
+    "Comparison": "rvfl_jax.runs.comparison",
     "EdRVFLClassifier": "rvfl_jax.estimators.classifier",
     "EdRVFLRegressor": "rvfl_jax.estimators.regressor",
     "EdRVFLState": "rvfl_jax.learners.edrvfl.learner",
@@ -56,6 +58,7 @@ _WHERE = {
     "adaptive_k": "rvfl_jax.learners.edrvfl.strength",
     "batched": "rvfl_jax.streams.reader",
     "by_task": "rvfl_jax.streams.class_incremental",
+    "compare": "rvfl_jax.runs.comparison",
     "class_incremental_stream": "rvfl_jax.streams.class_incremental",
     "edrvfl": "rvfl_jax.learners.edrvfl.learner",
     "export_learner": "rvfl_jax.serving.export",
@@ -106,6 +109,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Comparison",
     "EdRVFLClassifier",
     "EdRVFLRegressor",
     "EdRVFLState",
@@ -121,6 +125,7 @@ __all__ = [
     "batched",
     "by_task",
     "class_incremental_stream",
+    "compare",
     "edrvfl",
     "equations",
     "export_learner",

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from rvfl_jax.cli import main as cli
-from rvfl_jax.cli.compare import Config, compare, covered, make_learners
+from rvfl_jax.cli.compare import Config, compare, make_learners
 from rvfl_jax.cli.options import build_parser
 from rvfl_jax.metrics import PROTOCOLS
+from rvfl_jax.runs.comparison import covered
 from tests.compilations import counted_compilations
 from tests.streams import environment
 
@@ -206,7 +207,10 @@ def test_collapse_of_k_is_told(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["--dataset", "mnits"], "dataset: expected one of digits"),
-        (["--styles", "ridge,lasso"], "styles: expected one of ridge, forward, bayes, got 'lasso'"),
+        (
+            ["--styles", "ridge,lasso"],
+            "styles: expected one of ridge, forward, bayes, got 'lasso'",
+        ),
         (["--styles", ""], "styles: expected at least one"),
         (["--tasks", "50"], "num_tasks: expected at most 10"),
         (["--batches", "3"], "num_batches: expected 5"),

@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 
 import rvfl_jax
 from rvfl_jax import plots
-from rvfl_jax.cli.report import sweep_table
 from rvfl_jax.cli.sweep import drawn_axes
-from rvfl_jax.plots import heat_map
+from rvfl_jax.plots import heat_map, sweep_table
 from tests.streams import blobs, ragged_stream
 
 

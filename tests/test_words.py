@@ -7,11 +7,10 @@ import pytest
 
 import rvfl_jax
 from rvfl_jax import encoders
-from rvfl_jax.cli.compare import Config
 from rvfl_jax.cli.sweep import SweepConfig, SweepOutcome
 from rvfl_jax.data import load_dataset
 from rvfl_jax.files.checkpoint import load_checkpoint_file, save_checkpoint
-from rvfl_jax.runs.comparison import Comparison, StyleResult
+from rvfl_jax.runs.comparison import Comparison, Setting, StyleResult
 from tests.streams import blobs, ragged_stream
 
 KEY = jax.random.key(0)
@@ -66,7 +65,7 @@ def objects(tmp_path_factory):
             "ACC 0.9",
         ),
         "Comparison": (
-            Comparison(Config(), "digits", {"-R": style}, style, stream.task_ends, 97, 2),
+            Comparison("digits", {"-R": "edrvfl()"}, {"-R": style}, style, stream, Setting(), 2),
             "92.50 ± 3.54 % class-incremental",
         ),
         "StyleResult": (style, "2 seed(s)"),

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rvfl_jax.cli.options import build_parser
 
 if TYPE_CHECKING:
-    from rvfl_jax.cli.compare import Progress
-    from rvfl_jax.runs.comparison import Comparison
+    from rvfl_jax.runs.comparison import Comparison, Progress
 
 # As shells tell that a signal, 2 or 13, ended a process.
 INTERRUPTED = 128 + 2
@@ -103,9 +102,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from rvfl_jax.cli.compare import Config, compare, plain, save_results
-    from rvfl_jax.cli.report import closing_lines, comparison_table
+    from rvfl_jax.cli.report import closing_lines, title_of
     from rvfl_jax.files.results_folder import check_folder, check_results, config_of
-    from rvfl_jax.plots import comparison_figure
+    from rvfl_jax.plots import comparison_figure, comparison_table
 
     options = {
         name: value
@@ -130,10 +129,10 @@ def _run(arguments: argparse.Namespace) -> int:
             every=arguments.every,
         )
     arguments.out.mkdir(parents=True, exist_ok=True)
-    save_results(result, arguments.out / "results.json")
+    save_results(config, result, arguments.out / "results.json")
     comparison_figure(result).savefig(arguments.out / "curves.png", dpi=150)
     console = Console()
-    console.print(comparison_table(result))
+    console.print(comparison_table(result, title_of(config, result)))
     for line in closing_lines(result):
         console.print(line, highlight=False)
     console.print(f"Wrote {arguments.out / 'results.json'} and {arguments.out / 'curves.png'}.")
@@ -143,10 +142,10 @@ def _run(arguments: argparse.Namespace) -> int:
 def _sweep(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from rvfl_jax.cli.report import sweep_lines, sweep_table
+    from rvfl_jax.cli.report import sweep_lines
     from rvfl_jax.cli.sweep import SweepConfig, drawn_axes, run_sweep, save_sweep
     from rvfl_jax.files.results_folder import check_results
-    from rvfl_jax.plots import heat_map
+    from rvfl_jax.plots import heat_map, sweep_table
 
     options = {
         name: value

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 
 from rvfl_jax import metrics
-from rvfl_jax.cli.compare import Progress, Setting, plain
+from rvfl_jax.cli.compare import Setting, plain
 from rvfl_jax.core.types import Criterion, Learner
 from rvfl_jax.core.words import Summary, cut, number, summarised
 from rvfl_jax.data import load_dataset
 from rvfl_jax.files.checkpoint import replace_file
 from rvfl_jax.learners.edrvfl.learner import edrvfl
 from rvfl_jax.learners.edrvfl.strength import adaptive_k
+from rvfl_jax.runs.comparison import Progress
 from rvfl_jax.runs.run_stream import run_stream
 from rvfl_jax.streams.class_incremental import pad_batches
 from rvfl_jax.sweeps.result import CRITERIA, Sweep

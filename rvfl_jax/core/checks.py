@@ -78,6 +78,22 @@ def per_layer(name: str, value: Any, num_layers: int, *, minimum: float, strict:
     return value
 
 
+def scalar(
+    name: str, value: Any, *, minimum: float, maximum: float = math.inf, strict: bool = False
+) -> Any:
+    """One number in range wherever it can be looked at, as a float; a traced one unchanged.
+
+    Raises:
+        ValueError: on anything else; with `strict` also on `minimum` itself.
+    """
+    if np.ndim(value):
+        raise ValueError(f"{name}: expected one number, got {value!r}")
+    value = plain_numbers(per_layer(name, value, 1, minimum=minimum, strict=strict))
+    if not is_traced(value) and value > maximum:
+        raise ValueError(f"{name}: expected at most {maximum:g}, got {value!r}")
+    return value
+
+
 def _are_numbers(value: Any) -> bool:
     """Whether all of it are real numbers; truth values and strings are none."""
     if isinstance(value, list | tuple):

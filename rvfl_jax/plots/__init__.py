@@ -10,15 +10,18 @@ from rvfl_jax.plots.runs import (
 )
 from rvfl_jax.plots.style import COLOURS, DASHES
 from rvfl_jax.plots.sweeps import heat_map
+from rvfl_jax.plots.tables import comparison_table, sweep_table
 
 __all__ = [
     "COLOURS",
     "DASHES",
     "accuracy_curve",
     "comparison_figure",
+    "comparison_table",
     "confusion_over_time",
     "heat_map",
     "regret_and_divergence",
     "strength_paths",
+    "sweep_table",
     "transfer_matrix",
 ]

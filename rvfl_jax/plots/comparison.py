@@ -22,7 +22,7 @@ def comparison_figure(result: "Comparison") -> Figure:
     adaptive = {
         name: style
         for name, style in result.styles.items()
-        if np.any(style.histories[0].sigma_share) or np.ptp(_mean(style, "k_next")[:-1]) > 0
+        if np.nansum(style.histories[0].sigma_share) or np.ptp(_mean(style, "k_next")[:-1]) > 0
     }
     figure = Figure(figsize=(11, 6.2), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
@@ -32,11 +32,12 @@ def comparison_figure(result: "Comparison") -> Figure:
     for name, style in result.styles.items():
         _draw_accuracy(curve, name, style, look_of[name])
     _draw_regret(regret, result.styles, look_of)
-    offline = float(np.mean(result.offline.metrics["accuracy_class_incremental"]))
-    curve.axhline(offline, color="black", lw=1, ls=(0, (1, 2)))
-    curve.annotate(
-        f"offline expert {offline:.3f}", (1, offline), (2, 4), textcoords="offset points"
-    )
+    if result.offline.metrics:
+        offline = float(np.mean(result.offline.metrics["accuracy_class_incremental"]))
+        curve.axhline(offline, color="black", lw=1, ls=(0, (1, 2)))
+        curve.annotate(
+            f"offline expert {offline:.3f}", (1, offline), (2, 4), textcoords="offset points"
+        )
     curve.set(ylim=(0, 1.02), ylabel="accuracy on the whole test set, acc(t)")
     curve.set_xlabel("batches learned")
     curve.legend(loc="lower right", title="line: ensemble, band: sub-learners")
@@ -48,8 +49,8 @@ def comparison_figure(result: "Comparison") -> Figure:
         over_batches(axis, result.task_ends)
     axes[-1].set_xlabel("batches learned")
     figure.suptitle(
-        f"{result.dataset}: {result.config.tasks} tasks of new classes in"
-        f" {result.config.batches} batches, one pass, {result.seeds}"
+        f"{result.name}: {result.stream.num_tasks} tasks of new classes in"
+        f" {result.stream.num_batches} batches, one pass, {result.seeds}"
         f" seed{'s' if result.seeds > 1 else ''}"
     )
     return figure
