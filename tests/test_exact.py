@@ -74,6 +74,19 @@ def test_states_of_other_networks_do_not_merge():
         merge_states(a, b, ridge=np.array([0.5, 0.8]))
     with pytest.raises(ValueError, match="ridge: expected finite and greater than 0"):
         merge_states(a, a, ridge=0.0)
+    with pytest.raises(ValueError, match=r"ridge: expected that of the state, \[.*\], got 0.5"):
+        merge_states(a, a, ridge=0.5)
+
+
+def test_rows_are_unlearned_with_the_activation_that_learned_them():
+    stream = ragged_stream()
+    learner = rvfl_jax.edrvfl(num_layers=2, num_nodes=8, ridge=0.5, k=0.0, activation="tanh")
+    state = run_stream(learner, stream, key=KEY).state
+    rows = stream.X[0], np.eye(4)[stream.y[0]]
+    with pytest.raises(ValueError, match="activation: expected 'relu', got 'tanh'"):
+        unlearn_rows(state, *rows)
+    left = unlearn_rows(state, *rows, activation="tanh", weight=stream.weight[0])
+    assert left.activation == "tanh"
 
 
 def test_rows_never_learned_cannot_be_unlearned():

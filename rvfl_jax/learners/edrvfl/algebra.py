@@ -113,8 +113,6 @@ def merge_states(a: Any, b: Any, *, ridge: Any) -> Any:
         NumericalError: if the sums could not be factorised.
     """
     per_layer("ridge", ridge, len(a.theta), minimum=0.0, strict=True)
-    for state in (a, b):
-        check_ridge(state, ridge)
     if np.shape(a.W) != np.shape(b.W) or not np.array_equal(np.asarray(a.W), np.asarray(b.W)):
         raise ValueError(
             "b: expected the random weights W of a, got others; learners to be merged must be"
@@ -122,6 +120,8 @@ def merge_states(a: Any, b: Any, *, ridge: Any) -> Any:
         )
     if not np.array_equal(np.asarray(_prior_of(a)), np.asarray(_prior_of(b))):
         raise ValueError("b: expected the prior readout of a, got another")
+    for state in (a, b):
+        check_ridge(state, ridge)
     m = a.theta.shape[-1]
     shape("b.theta", b.theta, a.theta.shape, "(L, d, m) of a")
     with scope_of(a.theta):
