@@ -78,7 +78,7 @@ def test_long_runs_and_serving_run_as_printed(tmp_path):
     digits = printed_by(without + EXAMPLES[3], tmp_path).strip()
     assert re.fullmatch(r"\[(\d) \1 \1\] 0\.\d+", digits)
     # And from a copy of the one file.
-    shutil.copy(README_FOLDER / "rvfl_jax" / "predictor.py", tmp_path / "predictor.py")
+    shutil.copy(README_FOLDER / "rvfl_jax" / "serving" / "predictor.py", tmp_path / "predictor.py")
     alone = EXAMPLES[3].replace("from rvfl_jax import", "from predictor import")
     without += "sys.modules['rvfl_jax'] = None\n"
     assert printed_by(without + alone, tmp_path).strip() == digits
