@@ -15,9 +15,9 @@ from rvfl_jax import (
     EdRVFLRegressor,
     adaptive_k,
     load_model,
-    model_file,
     save_model,
 )
+from rvfl_jax.estimators import save
 from rvfl_jax.estimators.save import FILE
 from rvfl_jax.files.checkpoint import load_checkpoint_file, restore, save_checkpoint
 from tests.streams import environment
@@ -184,7 +184,7 @@ def test_models_from_before_states_told_their_lambda_go_on(tmp_path):
 def test_models_of_an_earlier_form_are_refused(tmp_path, monkeypatch):
     X, y = blobs()
     for name, refused in (("bayes", True), ("forward, held", False)):
-        encoded = model_file._encoded
+        encoded = save._encoded
 
         def earlier(name, value, encoded=encoded):
             found = encoded(name, value)
@@ -193,7 +193,7 @@ def test_models_of_an_earlier_form_are_refused(tmp_path, monkeypatch):
             return found
 
         with monkeypatch.context() as patch:
-            patch.setattr(model_file, "_encoded", earlier)
+            patch.setattr(save, "_encoded", earlier)
             save_model(EdRVFLClassifier(**MODELS[name]).fit(X, y), tmp_path / name)
         if refused:
             with pytest.raises(ValueError, match=r"strength of form 2, got one of an earlier"):
