@@ -67,7 +67,7 @@ def same(one, other):
 def held(folder):
     """Another process writes."""
     program = (
-        "import sys; from rvfl_jax import locks; from pathlib import Path\n"
+        "import sys; from rvfl_jax.files import locks; from pathlib import Path\n"
         "with locks.alone(Path(sys.argv[1]), wait=9, waiting=print):\n"
         "    print('held', flush=True); sys.stdin.read()"
     )
@@ -323,7 +323,7 @@ def test_what_another_writes_is_no_litter(tmp_path):
 def test_a_killed_writer_leaves_litter_that_is_swept(tmp_path):
     path = tmp_path / "x.npz"
     program = (
-        "import os, signal, sys; from pathlib import Path; from rvfl_jax import checkpoint\n"
+        "import os, signal, sys; from pathlib import Path; from rvfl_jax.files import checkpoint\n"
         "die = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
         "checkpoint.replace_file(Path(sys.argv[1]), die)"
     )
@@ -375,8 +375,8 @@ def test_unusable_folders_are_refused_before_anything_begins(
     def learns(*_, **__):
         raise AssertionError("expected nothing to begin")
 
-    for name in ("model_commands.read_parts", "experiment.compare", "sweep_job.run_sweep"):
-        monkeypatch.setattr(f"rvfl_jax.{name}", learns)
+    for name in ("models.read_parts", "compare.compare", "sweep.run_sweep"):
+        monkeypatch.setattr(f"rvfl_jax.cli.{name}", learns)
     a = learned[0] / "a.csv"
     for command in (["fit", a], ["partial-fit", model, a], ["run"], ["sweep", "--k", "1"]):
         status, printed, err = called(capsys, *command, "--out", out)
