@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rvfl_jax.core.types import Array
+from rvfl_jax.core.types import Array, ColdStart
 from rvfl_jax.core.words import in_brief
 
 Activation = Callable[[Array], Array]
@@ -194,7 +194,7 @@ def algorithm_1(
     k: Array | float,
     *,
     D_last: Array | None = None,
-    cold_start: str = "paper",
+    cold_start: ColdStart = "paper",
 ) -> Iterator[Moment]:
     """Algorithm 1, edRVFL-kF for OTCIL; k = 0 is -R and k = 1 is -F.
 
@@ -225,7 +225,7 @@ def algorithm_2(
     sigma: float = 1e-5,
     *,
     D_last: Array | None = None,
-    cold_start: str = "paper",
+    cold_start: ColdStart = "paper",
     reuse_k: bool = False,
 ) -> Iterator[Moment]:
     """Algorithm 2, edRVFL-kF-Bayes for OTCIL, with eq. (29).

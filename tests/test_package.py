@@ -30,6 +30,7 @@ def test_every_public_name_is_there():
 def test_types_of_options_are_what_the_functions_take():
     from rvfl_jax import edrvfl, metrics
     from rvfl_jax.core import types
+    from rvfl_jax.estimators import base, readouts, scaling
     from rvfl_jax.learners import base as learner
     from rvfl_jax.learners.edrvfl import network, strength
     from rvfl_jax.linalg.dense import PRECISIONS
@@ -50,6 +51,9 @@ def test_types_of_options_are_what_the_functions_take():
         (types.Evaluate, SCHEDULES),
         (types.Layout, devices.LAYOUTS),
         (types.Order, stream.ORDERS),
+        (types.Lookahead, base.LOOKAHEADS),
+        (types.Scale, scaling.SCALES),
+        (types.ReadoutName, readouts.READOUTS),
         (types.Criterion, CRITERIA),
         (types.Protocol, metrics.PROTOCOLS),
     ):
@@ -60,6 +64,8 @@ SLIPS = {
     'rvfl_jax.edrvfl(num_layers=1, num_nodes=2, ridge=1.0, k=1.0, solver="covarianc")': "covarianc",
     'rvfl_jax.edrvfl(num_layers=1, num_nodes=2, ridge=1.0, k=1.0, activation="rleu")': "rleu",
     'rvfl_jax.adaptive_k(estimator="inverse")': "inverse",
+    'rvfl_jax.EdRVFLClassifier(lookahead="holt")': "holt",
+    'rvfl_jax.EdRVFLRegressor(precision="float32")': "float32",
     'rvfl_jax.run_stream(learner, [], key=key, precision="float64")': "float64",
     'rvfl_jax.run_stream(learner, [], key=key, evaluate="tasks")': "tasks",
     "rvfl_jax.run_stream(learner, [], key=key).history.acuracy": 'no attribute "acuracy"',

@@ -11,6 +11,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from rvfl_jax.core.checks import one_of, plain_array
+from rvfl_jax.core.types import (
+    ColdStart,
+    Ensemble,
+    Lookahead,
+    Precision,
+    ReadoutName,
+    Scale,
+    Solver,
+)
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.base import Batch, Cache, EdRVFLBase, in_parts, row_weights
 from rvfl_jax.estimators.calibration import (
@@ -106,19 +115,19 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         *,
         activation: Any = "relu",
         intercept: bool = True,
-        scale: str = "none",
-        readout: str = "ridge",
+        scale: Scale = "none",
+        readout: ReadoutName = "ridge",
         class_balance: float = 0.0,
         shrinkage: float = 0.1,
         class_weight: Any = None,
         forgetting: float = 1.0,
-        lookahead: str = "hold",
-        cold_start: str = "exact",
-        solver: str = "auto",
+        lookahead: Lookahead = "hold",
+        cold_start: ColdStart = "exact",
+        solver: Solver = "auto",
         weight_init: Any = "lecun_uniform",
         weight_scale: Any = 1.0,
-        ensemble: str = "mean",
-        precision: str = "double",
+        ensemble: Ensemble = "mean",
+        precision: Precision = "double",
         random_state: Any = None,
     ):
         self.num_layers = num_layers

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from rvfl_jax.core.checks import one_of, plain_array
+from rvfl_jax.core.types import ColdStart, Ensemble, Lookahead, Precision, Scale, Solver
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.base import Batch, EdRVFLBase, row_weights
 from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
@@ -48,15 +49,15 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         *,
         activation: Any = "relu",
         intercept: bool = True,
-        scale: str = "none",
+        scale: Scale = "none",
         forgetting: float = 1.0,
-        lookahead: str = "hold",
-        cold_start: str = "exact",
-        solver: str = "auto",
+        lookahead: Lookahead = "hold",
+        cold_start: ColdStart = "exact",
+        solver: Solver = "auto",
         weight_init: Any = "lecun_uniform",
         weight_scale: Any = 1.0,
-        ensemble: str = "mean",
-        precision: str = "double",
+        ensemble: Ensemble = "mean",
+        precision: Precision = "double",
         random_state: Any = None,
     ):
         self.num_layers = num_layers
