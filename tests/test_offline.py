@@ -52,7 +52,7 @@ def test_weights_and_padding(problem, form):
 def test_blocks_of_rows_count_every_row_once(problem, monkeypatch):
     W, X, Y = problem
     want = rvfl_jax.offline_edrvfl(W, X, Y, ridge=0.3)
-    monkeypatch.setattr("rvfl_jax.learners.baselines.BLOCK_ROWS", 10)
+    monkeypatch.setattr("rvfl_jax.learners.edrvfl.sums.BLOCK_ROWS", 10)
     got = rvfl_jax.offline_edrvfl(W, X, Y, ridge=0.3)
     assert references.relative_error(got, want) <= tolerances.CLOSED_FORM
 

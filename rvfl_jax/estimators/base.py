@@ -278,11 +278,11 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         design, numbers = self._same_design()
         with precision_scope(self.precision):
             state = self._known.state
-            sums = compiled.sums_now(state)
+            sums = compiled.sums_now(state, numbers["ridge"])
             for part in in_parts(batch, self._rows_at_once()):
                 rows, _ = self._rows(part, None, design)
-                sums = compiled.add_rows(design, state.W, sums, rows, 1)
-            state, sound = compiled.conclude(state, *sums, np.int32(1))
+                sums = compiled.add_rows(design, state.W, sums, rows)
+            state, sound = compiled.conclude(state, sums, numbers["ridge"], np.int32(1))
             raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
             self._known = self._known._replace(state=state)
             finish(design, numbers)
@@ -327,14 +327,14 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _without(self, batch: Batch) -> Knowledge:
         """What would be known had these rows never been seen."""
-        design, _ = self._same_design()
+        design, numbers = self._same_design()
         known = self._known
         with precision_scope(self.precision):
-            sums = compiled.sums_now(known.state)
+            sums = compiled.sums_now(known.state, numbers["ridge"])
             for part in in_parts(batch, self._rows_at_once()):
                 rows, _ = self._rows(part, None, design)
-                sums = compiled.add_rows(design, known.state.W, sums, rows, -1)
-            state, sound = compiled.conclude(known.state, *sums, np.int32(0))
+                sums = compiled.subtract_rows(design, known.state.W, sums, rows)
+            state, sound = compiled.conclude(known.state, sums, numbers["ridge"], np.int32(0))
             if not bool(sound):
                 raise ValueError(
                     "unlearn: expected rows that were learned, with the weights they had; what"

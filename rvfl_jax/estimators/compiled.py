@@ -20,17 +20,11 @@ from rvfl_jax.core.types import Array, Learner
 from rvfl_jax.estimators.calibration import Guesses, no_guesses, probabilities, tally
 from rvfl_jax.estimators.readouts import Readout, balance, readout_of, together
 from rvfl_jax.learners.base import combiner
-from rvfl_jax.learners.edrvfl.accumulate import from_sums
-from rvfl_jax.learners.edrvfl.algebra import (
-    batch_sums,
-    forgotten_state,
-    is_sound,
-    merged_state,
-    sums_of,
-)
+from rvfl_jax.learners.edrvfl.algebra import forgotten_state, merged_state
 from rvfl_jax.learners.edrvfl.learner import edrvfl
 from rvfl_jax.learners.edrvfl.network import features, resolve_activation
 from rvfl_jax.learners.edrvfl.strength import AdaptiveK
+from rvfl_jax.learners.edrvfl.sums import Sums, is_sound, learned_state, sums_of
 from rvfl_jax.linalg.dense import is_finite, matmul
 
 LINKS = {"ridge": "log", "discriminant": "identity", "nearest_mean": "identity"}
@@ -221,26 +215,32 @@ def fits(design: Design, W: Array, rows: Rows) -> Array:
     return is_finite(jnp.sum(D**2, axis=1))
 
 
-@partial(jax.jit, static_argnames=("design", "sign"), donate_argnames=("sums",))
-def add_rows(
-    design: Design, W: Array, sums: tuple[Array, Array], rows: Rows, sign: int
-) -> tuple[Array, Array]:
-    """A and B with a batch added or, for sign = -1, taken out."""
-    A, B = sums
+@partial(jax.jit, static_argnames=("design",), donate_argnames=("sums",))
+def add_rows(design: Design, W: Array, sums: Sums, rows: Rows) -> Sums:
+    """The sums with a batch added."""
+    return sums.merge(_sums_of_rows(design, W, sums, rows))
+
+
+@partial(jax.jit, static_argnames=("design",), donate_argnames=("sums",))
+def subtract_rows(design: Design, W: Array, sums: Sums, rows: Rows) -> Sums:
+    """The sums with a batch taken out."""
+    return sums.subtract(_sums_of_rows(design, W, sums, rows))
+
+
+def _sums_of_rows(design: Design, W: Array, sums: Sums, rows: Rows) -> Sums:
     Y = rows.target
     if jnp.ndim(Y) == 1:
-        Y = jax.nn.one_hot(Y, B.shape[-1], dtype=B.dtype)
-    grams, moments = batch_sums(W, rows.X, Y, rows.weight, design.activation)
-    return A + sign * grams, B + sign * moments
+        Y = jax.nn.one_hot(Y, sums.moment.shape[-1], dtype=sums.moment.dtype)
+    return Sums.of_inputs(W, rows.X, Y, rows.weight, design.activation)
 
 
 sums_now = jax.jit(sums_of)
 
 
 @jax.jit
-def conclude(state: Any, A: Array, B: Array, batches: Array) -> tuple[Any, Array]:
+def conclude(state: Any, sums: Sums, ridge: Any, batches: Array) -> tuple[Any, Array]:
     """The state of these sums, `batches` further on, and whether it could be had."""
-    state = from_sums(state, A, B, state.num_learned + batches)
+    state = learned_state(state, sums, ridge, state.num_learned + batches)
     return state, is_sound(state)
 
 
@@ -323,12 +323,10 @@ def leverages(design: Design, state: Any, X: Array) -> Array:
 def squared_errors(state: Any, squares: Array, ridge: Any) -> tuple[Array, Array]:
     """Weighted sums of squared errors (L, m) of the ridge readout, and degrees of freedom (L,).
 
-    With A theta = B:  ||Y||^2 - theta^T B - lambda ||theta||^2, for ||Y||^2 = `squares` (m,), and
+    See `Sums.squared_errors`, with ||Y||^2 = `squares` (m,); and
     tr(eta_dagger D^T D) = d - lambda tr(eta_dagger).
     """
-    _, B = sums_of(state)
     theta = state.theta_ridge
     ridges = jnp.broadcast_to(jnp.asarray(ridge, theta.dtype), (len(theta),))
-    fitted = jnp.sum(theta * B, axis=1) + ridges[:, None] * jnp.sum(theta**2, axis=1)
     used = theta.shape[1] - ridges * jnp.trace(state.eta_dagger, axis1=1, axis2=2)
-    return jnp.asarray(squares, theta.dtype) - fitted, used
+    return sums_of(state, ridges, squares).squared_errors(theta, ridges), used

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from rvfl_jax.core.checks import is_number
 from rvfl_jax.core.types import Array
-from rvfl_jax.learners.edrvfl.algebra import sums_of
+from rvfl_jax.learners.edrvfl.sums import system_of
 from rvfl_jax.linalg.dense import cho_solve, cholesky, matmul
 
 READOUTS = ("ridge", "discriminant", "nearest_mean")
@@ -50,7 +50,7 @@ def readout_of(
     ones = jnp.ones(m, state.theta.dtype)
     if kind == "ridge":
         return Readout(state.theta, none, balance(counts, class_balance))
-    A, B = sums_of(state)
+    A, B = system_of(state)
     met = counts > 0
     means = jnp.where(met, B / jnp.where(met, counts, 1.0), 0.0)
     if kind == "nearest_mean":

@@ -5,7 +5,6 @@ All solve eq. (5), ridge regression on the features of `rvfl_jax.learners.edrvfl
     theta = (D^T D + lambda I)^-1 D^T Y = D^T (D D^T + lambda I)^-1 Y.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -35,10 +34,10 @@ from rvfl_jax.learners.edrvfl.network import (
     resolve_activation,
     resolve_weight_init,
 )
-from rvfl_jax.linalg.dense import cho_solve, cholesky, gram, is_finite, matmul
+from rvfl_jax.learners.edrvfl.sums import Sums, sums_of_rows, weighted_rows
+from rvfl_jax.linalg.dense import cho_solve, cholesky, is_finite, matmul
 
 FORMS = ("auto", "primal", "dual")
-BLOCK_ROWS = 4096
 
 
 @portable
@@ -48,47 +47,6 @@ class ReadoutState(NamedTuple):
 
     W: Array
     theta: Array
-
-
-def weighted_rows(D: Array, Y: Array, weight: Array) -> tuple[Array, Array]:
-    """Rows scaled by the square root of their weight; rows of weight 0 may hold NaN.
-
-    Args:
-        D: (..., n, d).
-        Y: (n, m).
-        weight: (n,), at least 0.
-    """
-    used = (weight > 0)[:, None]
-    root = jnp.sqrt(jnp.where(weight > 0, weight, 0.0)).astype(D.dtype)[:, None]
-    return jnp.where(used, root * D, 0.0), jnp.where(used, root * Y.astype(D.dtype), 0.0)
-
-
-def gram_and_moment(
-    W: Array, X: Array, Y: Array, weight: Array, activation: ActivationName | Activation
-) -> tuple[Array, Array]:
-    """D^T D (L, d, d) and D^T Y (L, d, m), accumulated over blocks of rows.
-
-    Memory stays that of one block, whatever the number of rows.
-    """
-    rows, (layers, width) = X.shape[0], (W.shape[0], W.shape[1])
-    block = min(rows, BLOCK_ROWS)
-
-    def add(sums: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], None]:
-        # The last block starts early to keep one shape; rows seen before weigh nothing.
-        start = jnp.minimum(i * block, rows - block)
-        take = partial(lax.dynamic_slice_in_dim, start_index=start, slice_size=block)
-        fresh = start + jnp.arange(block) >= i * block
-        w = jnp.where(fresh, take(weight), 0.0)
-        D, Y_w = weighted_rows(features(W, take(X), activation), take(Y), w)
-        moment = matmul(jnp.swapaxes(D, -1, -2), Y_w)
-        return (sums[0] + jax.vmap(gram)(D), sums[1] + moment), None
-
-    empty = (
-        jnp.zeros((layers, width, width), W.dtype),
-        jnp.zeros((layers, width, Y.shape[1]), W.dtype),
-    )
-    sums, _ = lax.scan(add, empty, jnp.arange(-(-rows // block)))
-    return sums
 
 
 def offline_edrvfl(
@@ -130,25 +88,15 @@ def offline_edrvfl(
     ridges = jnp.broadcast_to(jnp.asarray(ridge, W.dtype), (layers,))
     primal = form == "primal" or (form == "auto" and X.shape[0] >= width)
     if primal:
-        gram, moment = gram_and_moment(W, X, Y, weight, activation)
-        return jax.vmap(solve_normal_equations)(gram, moment, ridges)
+        return sums_of_rows(W, X, Y, weight, activation).finish(ridges).solution()
     D, Y_w = weighted_rows(features(W, X, activation), Y, weight)
     return jax.vmap(_solve_dual, in_axes=(0, None, 0))(D, Y_w, ridges)
 
 
-def solve_normal_equations(gram: Array, moment: Array, ridge: Array) -> Array:
-    """(gram + lambda I)^-1 moment, the primal form of eq. (5); (d, d), (d, m) to (d, m)."""
-    return _solve(gram + ridge * jnp.eye(len(gram), dtype=gram.dtype), moment)
-
-
 def _solve_dual(D: Array, Y: Array, ridge: Array) -> Array:
+    """D^T (D D^T + lambda I)^-1 Y (d, m), or NaN where that is not positive definite."""
     K = matmul(D, D.T) + ridge * jnp.eye(len(D), dtype=D.dtype)
-    return matmul(D.T, _solve(K, Y))
-
-
-def _solve(A: Array, B: Array) -> Array:
-    """A^-1 B, or NaN where A is not positive definite or overflowed."""
-    return cho_solve(cholesky(A), B)
+    return matmul(D.T, cho_solve(cholesky(K), Y))
 
 
 def separate_edrvfl(
@@ -310,13 +258,7 @@ def _without_memory(options: Options, ridge: Any) -> Learner:
 def _fit_residual(D: Array, residual: Array, weight: Array, ridge: Array | float) -> Array:
     """Ridge fit of (L, b, m) residuals on (L, b, d) features, whichever form is smaller."""
     ridges = jnp.broadcast_to(jnp.asarray(ridge, D.dtype), (len(D),))
-    solve: Callable[..., Array] = _solve_dual
+    D, Y = weighted_rows(D, residual, weight)
     if D.shape[1] >= D.shape[2]:
-
-        def solve(D_l: Array, Y_l: Array, ridge_l: Array) -> Array:
-            return solve_normal_equations(matmul(D_l.T, D_l), matmul(D_l.T, Y_l), ridge_l)
-
-    def fit(D_l: Array, residual_l: Array, ridge_l: Array) -> Array:
-        return solve(*weighted_rows(D_l, residual_l, weight), ridge_l)
-
-    return jax.vmap(fit)(D, residual, ridges)
+        return Sums.of_features(D, Y).finish(ridges).solution()
+    return jax.vmap(_solve_dual)(D, Y, ridges)

@@ -1,7 +1,7 @@
 """Exact operations on what was learned: merge, unlearn, forget, grow.
 
-All rest on the sums A = lambda I + sum_i D_i^T D_i and B = sum_i D_i^T Y_i being additive, and so
-go through the information form: A is recovered from eta_dagger, changed, and factorised anew,
+All rest on the sums D^T D and D^T Y being a monoid (`rvfl_jax.learners.edrvfl.sums`), and so go
+through the information form: the sums are recovered from eta_dagger, changed, and factorised anew,
 at O(d^3) a sub-learner. A forward term inside is dropped; the next step puts in its own.
 
 They hold for states whose sums are those of the rows: the exact cold start with a constant k or
@@ -18,54 +18,29 @@ import numpy as np
 from rvfl_jax.core.checks import NumericalError, check_ridge, is_number, per_layer, shape
 from rvfl_jax.core.types import ActivationName, Array
 from rvfl_jax.learners.base import check_design, check_inputs
-from rvfl_jax.learners.edrvfl.accumulate import from_sums
-from rvfl_jax.learners.edrvfl.features import take
 from rvfl_jax.learners.edrvfl.network import Activation, activation_name, resolve_activation
-from rvfl_jax.linalg.dense import gram, is_finite, matmul, matmul_tn, scope_of, spd_inverse
-
-
-def sums_of(state: Any) -> tuple[Array, Array]:
-    """A (L, d, d) and B (L, d, m) of a state."""
-    A = jax.vmap(spd_inverse)(state.eta_dagger)
-    return A, matmul(A, state.theta_ridge)
-
-
-def batch_sums(
-    W: Array, X: Any, Y: Any, weight: Any, activation: Activation
-) -> tuple[Array, Array]:
-    """D^T D (L, d, d) and D^T Y (L, d, m) of weighted rows; rows of weight 0 may hold NaN."""
-    batch = take(W, X, weight, activation)
-    Y = jnp.where(batch.valid[:, None], batch.root[:, None] * jnp.asarray(Y, W.dtype), 0.0)
-    return jax.vmap(gram)(batch.D), jax.vmap(matmul_tn, (0, None))(batch.D, Y)
+from rvfl_jax.learners.edrvfl.sums import Sums, learned_state, sums_of
+from rvfl_jax.linalg.dense import scope_of
 
 
 def merged_state(a: Any, b: Any, ridge: Any, columns: Array) -> Any:
-    """A = A_a + A_b - lambda I and B = B_a + B_b, with column c of b going to `columns[c]` of a.
+    """The state of the rows of both, with column c of b going to `columns[c]` of a.
 
-    The prior, lambda theta_0, is in both B and stays in one.
+    lambda and the prior, which are in both, stay in once.
     """
-    (A, B), (A_b, B_b) = sums_of(a), sums_of(b)
-    eye = jnp.eye(A.shape[-1], dtype=A.dtype)
-    ridges = jnp.broadcast_to(jnp.asarray(ridge, A.dtype), (len(A),))[:, None, None]
-    if a.prior is not None and b.prior is not None:
-        B_b = B_b - ridges * b.prior
-    B = B.at[..., columns].add(B_b)
-    return from_sums(a, A + A_b - ridges * eye, B, a.num_learned + b.num_learned)
+    theirs = sums_of(b, ridge).placed(columns, a.theta.shape[-1])
+    sums = sums_of(a, ridge).merge(theirs)
+    return learned_state(a, sums, ridge, a.num_learned + b.num_learned)
 
 
 def forgotten_state(state: Any, ridge: Any, factor: Array) -> Any:
-    """A = lambda I + factor (A - lambda I) and B = lambda theta_0 + factor (B - lambda theta_0).
+    """The state of the same rows with their weights times `factor`.
 
     lambda I itself is never forgotten, nor is the prior, so that eta_dagger stays below I / lambda
     whatever comes.
     """
-    A, B = sums_of(state)
-    eye = jnp.eye(A.shape[-1], dtype=A.dtype)
-    ridges = jnp.broadcast_to(jnp.asarray(ridge, A.dtype), (len(A),))[:, None, None]
-    kept = factor * B
-    if state.prior is not None:
-        kept = kept + (1.0 - factor) * ridges * state.prior
-    return from_sums(state, factor * A + (1.0 - factor) * ridges * eye, kept, state.num_learned)
+    sums = sums_of(state, ridge).scale(factor)
+    return learned_state(state, sums, ridge, state.num_learned)
 
 
 def grown_state(state: Any, num_classes: int) -> Any:
@@ -86,11 +61,6 @@ def grown_state(state: Any, num_classes: int) -> Any:
         ledger=ledger,
         prior=None if state.prior is None else grow(state.prior),
     )
-
-
-def is_sound(state: Any) -> Array:
-    """Scalar truth: the readout and the inverse Gram are finite."""
-    return is_finite(state.theta) & is_finite(state.eta_dagger)
 
 
 _merged = jax.jit(merged_state)
@@ -160,9 +130,9 @@ def unlearn_rows(
 
     @jax.jit
     def without(state: Any, X: Array, Y: Array, weight: Array) -> Any:
-        A, B = sums_of(state)
-        grams, moments = batch_sums(state.W, X, Y, weight, g)
-        return from_sums(state, A - grams, B - moments, state.num_learned)
+        gone = Sums.of_inputs(state.W, X, Y, weight, g)
+        left = sums_of(state, state.ridge).subtract(gone)
+        return learned_state(state, left, state.ridge, state.num_learned)
 
     with scope_of(state.theta):
         left = without(state, np.asarray(X), np.asarray(Y), np.asarray(weight))

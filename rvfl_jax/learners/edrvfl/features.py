@@ -33,6 +33,11 @@ class InHand(NamedTuple):
         """(b,) True for rows that count."""
         return self.root > 0
 
+    def weighted(self, Y: Any) -> Array:
+        """(b, m) targets times the root of their row's weight; 0 in padding, whatever is there."""
+        Y = self.root[:, None] * jnp.asarray(Y, self.D.dtype)
+        return jnp.where(self.valid[:, None], Y, 0.0)
+
 
 def take(W: Array, X: Any, weight: Any, activation: Activation) -> InHand:
     """Features of a batch; padding and batches that are not finite become empty rows."""

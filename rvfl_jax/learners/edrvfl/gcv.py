@@ -19,8 +19,8 @@ import numpy as np
 
 from rvfl_jax.core.checks import check_ridge, is_number, per_layer
 from rvfl_jax.core.types import Array
-from rvfl_jax.learners.edrvfl.accumulate import from_sums
-from rvfl_jax.linalg.dense import matmul, scope_of, spd_inverse
+from rvfl_jax.learners.edrvfl.sums import learned_state, spectrum_of, sums_of
+from rvfl_jax.linalg.dense import scope_of
 
 
 def generalised_cross_validation(
@@ -53,23 +53,13 @@ def generalised_cross_validation(
         raise ValueError(f"num_rows: expected a number above 0, got {num_rows!r}")
     per_layer("ridge", ridge, layers, minimum=0.0, strict=True)
     check_ridge(state, ridge)
-    ridges = np.broadcast_to(np.asarray(ridge, dtype=float), (layers,))
-    eta = np.asarray(state.eta_dagger, dtype=float)
-    theta = np.asarray(state.theta_ridge, dtype=float)
-    scores = [
-        _score(eta_l, theta_l, ridge_l, candidates, float(num_rows))
-        for eta_l, theta_l, ridge_l in zip(eta, theta, ridges, strict=True)
-    ]
+    a, E = spectrum_of(state, ridge)
+    scores = [_score(*spectrum, candidates, float(num_rows)) for spectrum in zip(a, E, strict=True)]
     return np.stack(scores, axis=1)
 
 
-def _score(
-    eta: np.ndarray, theta: np.ndarray, ridge: float, candidates: np.ndarray, n: float
-) -> np.ndarray:
-    values, Q = np.linalg.eigh((eta + eta.T) / 2)
-    inverse = 1.0 / values
-    a = np.maximum(inverse - ridge, 0.0)
-    E = np.sum((inverse[:, None] * (Q.T @ theta)) ** 2, axis=1)
+def _score(a: np.ndarray, E: np.ndarray, candidates: np.ndarray, n: float) -> np.ndarray:
+    """(C,) of one sub-learner, from a (d,) and the squares E (d,) of `spectrum_of`."""
     shifted = a + candidates[:, None]
     rss = n - np.sum(E * (a + 2 * candidates[:, None]) / shifted**2, axis=1)
     df = np.sum(a / shifted, axis=1)
@@ -94,19 +84,12 @@ def with_ridge(state: Any, new: Any, *, ridge: Any) -> Any:
         per_layer(name, value, layers, minimum=0.0, strict=True)
     check_ridge(state, ridge)
     with scope_of(state.theta):
-        dtype = state.theta.dtype
-        step = jnp.broadcast_to(jnp.asarray(new, dtype) - jnp.asarray(ridge, dtype), (layers,))
-        shifted = _shifted(state, step)
-        # A state of before tells no lambda.
-        told = jnp.broadcast_to(jnp.asarray(new, dtype), (layers,))
-        return shifted._replace(ridge=None if state.ridge is None else told)
+        after = jnp.broadcast_to(jnp.asarray(new, state.theta.dtype), (layers,))
+        changed = _with_another(state, jnp.asarray(ridge, state.theta.dtype), after)
+        # A state of earlier releases does not say its lambda.
+        return changed._replace(ridge=None if state.ridge is None else after)
 
 
 @jax.jit
-def _shifted(state: Any, step: Array) -> Any:
-    A = jax.vmap(spd_inverse)(state.eta_dagger)
-    B = matmul(A, state.theta_ridge)
-    if state.prior is not None:
-        B = B + step[:, None, None] * state.prior
-    eye = jnp.eye(A.shape[-1], dtype=A.dtype)
-    return from_sums(state, A + step[:, None, None] * eye, B, state.num_learned)
+def _with_another(state: Any, ridge: Array, new: Array) -> Any:
+    return learned_state(state, sums_of(state, ridge), new, state.num_learned)

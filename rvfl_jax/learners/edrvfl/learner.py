@@ -46,8 +46,7 @@ from rvfl_jax.learners.base import (
     shared_programs,
     some_rows,
 )
-from rvfl_jax.learners.baselines import gram_and_moment
-from rvfl_jax.learners.edrvfl.accumulate import from_sums, postponed_form
+from rvfl_jax.learners.edrvfl.deferred_form import deferred_form
 from rvfl_jax.learners.edrvfl.features import InHand, take
 from rvfl_jax.learners.edrvfl.network import (
     Activation,
@@ -71,6 +70,7 @@ from rvfl_jax.learners.edrvfl.strength import (
     resolve_strength,
     sigma_share,
 )
+from rvfl_jax.learners.edrvfl.sums import learned_state, sums_of_rows
 from rvfl_jax.linalg.dense import is_finite, matmul
 
 SOLVERS: tuple[Solver, ...] = ("auto", "covariance", "information", "square_root")
@@ -305,7 +305,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
     def advance(carry: Carry, Y_t: Any, X_next: Any, weight_next: Any) -> tuple[Carry, StepInfo]:
         batch, dtype = carry.batch, carry.W.dtype
         upcoming = take(carry.W, X_next, weight_next, g)
-        Y = jnp.where(batch.valid[:, None], batch.root[:, None] * jnp.asarray(Y_t, dtype), 0.0)
+        Y = batch.weighted(Y_t)
         usable = batch.finite & is_finite(Y)
         prior, prior_next = (_prior_guess(D, carry.prior) for D in (batch.D, upcoming.D))
         guess = carry.solver.V if prior is None else carry.solver.V + prior
@@ -409,19 +409,14 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         return matmul(features(state.W, jnp.asarray(X), g), state.theta)
 
     def fit_offline(state: EdRVFLState, X: Any, Y: Any, weight: Any) -> EdRVFLState:
-        ridges = jnp.broadcast_to(jnp.asarray(ridge, state.W.dtype), (layers,))
-        gram, moment = gram_and_moment(
-            state.W, jnp.asarray(X), jnp.asarray(Y), jnp.asarray(weight), g
-        )
-        A = gram + ridges[:, None, None] * jnp.eye(gram.shape[-1], dtype=gram.dtype)
-        if state.prior is not None:
-            moment = moment + ridges[:, None, None] * state.prior
-        return from_sums(state, A, moment, jnp.ones_like(state.num_learned))
+        X, Y, weight = jnp.asarray(X), jnp.asarray(Y), jnp.asarray(weight)
+        sums = sums_of_rows(state.W, X, Y, weight, g)
+        return learned_state(state, sums, ridge, jnp.ones_like(state.num_learned))
 
     postponed = None
     on_request = solver in ("auto", "information") and cold_start == "exact"
     if isinstance(strength, ConstantK) and on_request:
-        postponed = postponed_form(ridge, strength.k, g)
+        postponed = deferred_form(ridge, strength.k, g)
 
     return Learner(
         init=init,

@@ -9,7 +9,8 @@ import numpy as np
 from rvfl_jax.core.checks import finite, is_traced, shape
 from rvfl_jax.core.types import Array
 from rvfl_jax.learners.edrvfl.residual import ledger_of
-from rvfl_jax.linalg.dense import matmul, scope_of, spd_inverse
+from rvfl_jax.learners.edrvfl.sums import system_of
+from rvfl_jax.linalg.dense import scope_of
 
 
 def with_prior(state: Any, theta_0: Any) -> Any:
@@ -50,6 +51,5 @@ def with_prior(state: Any, theta_0: Any) -> Any:
 
 @jax.jit
 def _begun(state: Any, theta_0: Array) -> Any:
-    A = jax.vmap(spd_inverse)(state.eta_dagger)
-    ledger = jax.vmap(ledger_of)(A, matmul(A, theta_0))
-    return state._replace(theta=theta_0, theta_ridge=theta_0, prior=theta_0, ledger=ledger)
+    begun = state._replace(theta=theta_0, theta_ridge=theta_0, prior=theta_0)
+    return begun._replace(ledger=jax.vmap(ledger_of)(*system_of(begun)))
