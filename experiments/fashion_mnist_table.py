@@ -62,8 +62,6 @@ PAPER = {
     ("fine-tuned", 5): (0.2655,),
     ("non-incremental", 5): (0.1974,),
 }
-# Another encoder at every T takes longest; a few seeds show what the first batch suffices for.
-FIRST_BATCH_SEEDS = 3
 GUARDED_ROWS = 2000
 # Seeds whose strengths are drawn, as many as the paper draws.
 PATHS = 6
@@ -109,20 +107,9 @@ def _learner(style: str, cold_start: str) -> Learner:
     return fm.paper_learner(style, cold_start)
 
 
-def seeds_of(config: Config, name: str) -> range:
-    """The seeds behind an encoder."""
-    few = name == "frozen, first batch"
-    return range(min(config.seeds, FIRST_BATCH_SEEDS) if few else config.seeds)
-
-
 def measure(config: Config, file: ResultsFile) -> None:
     """Fill the file with whatever is not there yet."""
-    parts = [
-        (seed, name)
-        for seed in range(config.seeds)
-        for name in config.encoders
-        if seed in seeds_of(config, name)
-    ]
+    parts = [(seed, name) for seed in range(config.seeds) for name in config.encoders]
     for done, (seed, name) in enumerate(parts):
         with steps_shown(f"seed {seed}, {name} ({done + 1} of {len(parts)})", file) as once:
             _measure_encoder(config, seed, name, once)
@@ -282,7 +269,7 @@ def rows_of(config: Config, file: ResultsFile) -> Iterator[Record]:
     """One row of the table each: means and deviations over seeds beside the paper's figures."""
     records = file.records
     for name in config.encoders:
-        places = [f"{name} | seed {seed}" for seed in seeds_of(config, name)]
+        places = [f"{name} | seed {seed}" for seed in range(config.seeds)]
         for style in REFERENCES:
             found = [records[f"{place} | {style}"] for place in places]
             yield _row(name, "", style, "", found)
@@ -340,16 +327,11 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     panels = figure.subplots(1, len(config.batches), sharey=True, squeeze=False)[0]
-    few = len(seeds_of(config, "frozen, first batch"))
-    fewer = f" ({few} seeds)" if few < config.seeds else ""
     shown = [
         ("refit per task", "paper", "as published: refit, paper's cold start", COLOURS[1], "s"),
         ("refit per task", "exact", "refit, exact", COLOURS[4], "^"),
         ("frozen, training inputs", "exact", "honest: frozen, exact", COLOURS[0], "o"),
-        (
-            *("frozen, first batch", "exact"),
-            *(f"frozen on the first batch, exact{fewer}", COLOURS[5], "v"),
-        ),
+        ("frozen, first batch", "exact", "frozen on the first batch, exact", COLOURS[5], "v"),
     ]
     for panel, T in zip(panels, config.batches, strict=True):
         for at, style in enumerate(fm.RIDGES):
@@ -362,7 +344,7 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
                     continue
                 values = [
                     file.records[f"{name} | seed {s} | T={T} | {cold_start} | {style}"]["ACC"]
-                    for s in seeds_of(config, name)
+                    for s in range(config.seeds)
                 ]
                 x = at - 0.15 + 0.15 * offset
                 panel.errorbar(
@@ -393,7 +375,7 @@ def draw(config: Config, file: ResultsFile, path: Path) -> None:
 
 def _results(config: Config, file: ResultsFile, name: str, T: int, cold_start: str) -> Any:
     """Style to its records over seeds."""
-    places = [f"{name} | seed {s} | T={T} | {cold_start}" for s in seeds_of(config, name)]
+    places = [f"{name} | seed {s} | T={T} | {cold_start}" for s in range(config.seeds)]
     return {style: [file.records[f"{place} | {style}"] for place in places] for style in fm.RIDGES}
 
 
