@@ -324,7 +324,7 @@ def along(learner, stream, columns):
         smooth = jnp.mean(jnp.sum(truth * learner.combine(SHARP * scores), axis=-1))
         accuracy = jnp.mean(learner.combine(scores).argmax(axis=-1) == columns)
         batch_loss = jnp.sum(weight * errors) / jnp.sum(weight)
-        return carry, (batch_loss, smooth, accuracy, jnp.mean(info.k_next))
+        return carry, (batch_loss, smooth, accuracy, jnp.mean(info.extras["k_next"]))
 
     nothing_follows = jnp.roll(weight, -1, axis=0).at[-1].set(0)
     batches = jnp.asarray(stream.y), weight, jnp.roll(X, -1, axis=0), nothing_follows

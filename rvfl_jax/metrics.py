@@ -258,6 +258,11 @@ def mean_softmax(scores: Array) -> Array:
     return jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0)
 
 
+def by_learner(scores: Array) -> Array:
+    """(L, n, m) scores of a learner; those of one without sub-learners, (n, m), get L = 1."""
+    return scores[None] if jnp.ndim(scores) == 2 else scores
+
+
 def check_scores(scores: Any) -> None:
     """ValueError on scores without the axis of sub-learners, which would be averaged over rows."""
     if np.ndim(scores) != 3:

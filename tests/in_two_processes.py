@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 import rvfl_jax
-from rvfl_jax.runs.sharding import fetch
+from rvfl_jax.core.portable import fetch
 from tests.streams import blobs, ragged_stream
 
 

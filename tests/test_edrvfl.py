@@ -78,8 +78,10 @@ def check_layer(steps, literal, layer):
         error = references.relative_error(state.eta_dagger[layer], eta_dagger)
         assert error <= tolerances.CLOSED_FORM
         assert references.relative_error(state.eta[layer], eta) <= tolerances.CLOSED_FORM
-        np.testing.assert_allclose(info.k_next[layer], k_next, rtol=tolerances.CLOSED_FORM)
-        np.testing.assert_allclose(info.k_t[layer], k_t, rtol=tolerances.CLOSED_FORM)
+        np.testing.assert_allclose(
+            info.extras["k_next"][layer], k_next, rtol=tolerances.CLOSED_FORM
+        )
+        np.testing.assert_allclose(info.extras["k_t"][layer], k_t, rtol=tolerances.CLOSED_FORM)
         assert bool(info.healthy[layer])
 
 
@@ -94,7 +96,7 @@ def check_closed_form(steps, stream, num_layers, cold_start):
     for layer in range(num_layers):
         batches = batches_of(stream, steps[0][0], layer)
         for t, (state, info) in enumerate(steps):
-            k_next = float(info.k_next[layer])
+            k_next = float(info.extras["k_next"][layer])
             want = references.closed_form(batches, LAMBDA, t, k_next, cold_start=cold_start)
             error = references.relative_error(state.theta[layer], want)
             assert error <= tolerances.CLOSED_FORM, (t, layer)
@@ -108,7 +110,7 @@ def test_constant_k_is_algorithm_1_and_has_its_closed_form(cold_start, solver):
     for k in (0.0, 1.0, 1.414):
         steps = list(walk(k, stream, num_layers=3, cold_start=cold_start, solver=solver))
         check_against_literal(steps, stream, 3, k=k, cold_start=cold_start)
-        assert [float(info.k_next[0]) for _, info in steps] == [k] * 8 + [0.0]
+        assert [float(info.extras["k_next"][0]) for _, info in steps] == [k] * 8 + [0.0]
         check_closed_form(steps, stream, 3, cold_start)
         if solver == "square_root":
             for state, _ in steps:
@@ -164,7 +166,8 @@ def test_adaptive_k_is_algorithm_2(reuse_k, cold_start, solver):
         solver=solver,
     )
     differ = [
-        float(abs(info.k_t - before.k_next).max()) for (_, before), (_, info) in pairwise(steps)
+        float(abs(info.extras["k_t"] - before.extras["k_next"]).max())
+        for (_, before), (_, info) in pairwise(steps)
     ]
     assert (max(differ) == 0) is reuse_k, "the printed strengths are two, the reused one"
 
@@ -281,8 +284,10 @@ def test_random_variance_estimator_picks_an_element_of_a_real_row(stream, solver
         if t + 1 < len(batches):
             D = batches[t + 1][0]
             diagonal = 2.0 * np.diag(D @ eta @ D.T)
-            row = int(np.argmin(np.abs(diagonal - float(info.k_next[0]))))
-            np.testing.assert_allclose(info.k_next[0], diagonal[row], rtol=tolerances.CLOSED_FORM)
+            row = int(np.argmin(np.abs(diagonal - float(info.extras["k_next"][0]))))
+            np.testing.assert_allclose(
+                info.extras["k_next"][0], diagonal[row], rtol=tolerances.CLOSED_FORM
+            )
             picked.add(row)
         eta = np.asarray(state.eta[0])
     assert len(picked) > 1
@@ -302,8 +307,8 @@ def test_k_collapses_to_ridge_where_a_batch_has_more_rows_than_rank():
     state = learner.init(jax.random.key(0), s, 2)
     X = rng.normal(size=(2, b, s))
     _, info = learner.step(state, X[0], np.eye(2)[rng.integers(2, size=b)], X[1])
-    np.testing.assert_allclose(info.k_next[0], sigma * b / (b - s), rtol=1e-3)
-    np.testing.assert_allclose(info.sigma_share[0], (b - s) / b, rtol=1e-3)
+    np.testing.assert_allclose(info.extras["k_next"][0], sigma * b / (b - s), rtol=1e-3)
+    np.testing.assert_allclose(info.extras["sigma_share"][0], (b - s) / b, rtol=1e-3)
 
 
 @pytest.mark.parametrize("solver", EVERY_SOLVER)
@@ -419,7 +424,8 @@ def test_guess_is_what_theta_t_says_of_the_incoming_batch(stream):
     for t, (state, info) in enumerate(walk(1.0, stream, num_layers=3)):
         rows = stream.weight[t] > 0
         want = learner.predict(previous, stream.X[t][rows])
-        np.testing.assert_allclose(info.guess[rows], want, atol=tolerances.REORDERED)
+        guess = learner.combine(info.guess_scores)[rows]
+        np.testing.assert_allclose(guess, want, atol=tolerances.REORDERED)
         want = learner.scores(previous, stream.X[t][rows])
         np.testing.assert_allclose(info.guess_scores[:, rows], want, atol=tolerances.REORDERED)
         previous = state
@@ -517,8 +523,8 @@ def test_float64_state_stays_float64_outside_the_double_scope(stream):
     with jax.enable_x64(False):
         got = learner.predict(state, stream.X[0])
         stepped, info = learner.step(state, stream.X[0], rvfl_jax.one_hot(stream.y[0], 4))
-        assert got.argmax(-1).shape == info.guess.argmax(-1).shape
-    assert got.dtype == info.guess.dtype == jnp.float32
+        assert got.argmax(-1).shape == info.guess_scores.argmax(-1).shape[1:]
+    assert got.dtype == info.guess_scores.dtype == jnp.float32
     assert stepped.eta_dagger.dtype == jnp.float64
     assert np.array_equal(np.asarray(want, np.float32), got)
 
@@ -611,7 +617,6 @@ def test_a_batch_without_rows_leaves_the_state_as_it_is(solver, announced):
     state, _ = learner.step(state, X, Y)
     X_next = {"none": None, "no rows": X[:0], "rows": X + 1}[announced]
     after, info = learner.step(state, X[:0], Y[:0], X_next, weight_t=np.ones(0))
-    assert info.guess.shape == (0, 4)
     assert info.guess_scores.shape == (1, 0, 4)
     assert np.all(info.healthy)
     if announced == "rows" and solver != "fine tuned":
@@ -761,10 +766,10 @@ def test_a_k_that_cannot_be_estimated_is_flagged_and_forgotten(stream, solver, r
     healthy, announced = [], []
     for state, info in walk(k, stream._replace(X=X), solver=solver):
         healthy.append(bool(info.healthy[0]))
-        announced.append(float(info.k_next[0]))
+        announced.append(float(info.extras["k_next"][0]))
         for leaf in jax.tree.leaves(state._replace(key=None)):
             assert bool(jnp.all(jnp.isfinite(leaf)))
-        assert bool(jnp.all(info.k_next >= 0))
+        assert bool(jnp.all(info.extras["k_next"] >= 0))
     assert healthy[0]
     # Rounding decides whether the singular matrix fails or gives a strength of next to 0.
     assert not all(healthy[1:3]) or announced[1] < 1e-6

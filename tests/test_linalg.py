@@ -108,7 +108,7 @@ with jax.enable_x64(True):
     Y = np.eye(10)[np.arange(40) % 10]
     for _ in range(600):
         state, info = learner.step(state, X, Y, X)
-        float(info.k_next[0])
+        float(info.extras["k_next"][0])
 """
 
 

@@ -63,7 +63,7 @@ def test_steps_and_states_of_every_kind(stream):
             stepped = learner.step(state, stream.X[0], Y, stream.X[1])
     for value in (state, *stepped):
         assert_same_tree(value, again(value))
-    assert again(stepped[1]).guess.dtype == np.float64
+    assert again(stepped[1]).guess_scores.dtype == np.float64
     for name, value in stream._asdict().items():
         np.testing.assert_array_equal(getattr(again(stream), name), value)
     assert_same_tree(make().init(KEY, 6, 4), again(make().init(KEY, 6, 4)))

@@ -59,10 +59,10 @@ def test_closed_form_with_a_prior_at_every_t(strength, solver):
         used = stream.weight[t] > 0
         np.testing.assert_allclose(info.guess_scores[:, used], guess[:, used], atol=1e-9)
         assert info.healthy.all()
-        assert (np.asarray(info.residual) < 1e-9).all()
+        assert (np.asarray(info.extras["residual"]) < 1e-9).all()
         for layer, D in enumerate(batches):
             upcoming = D[t + 1][0] if t < 8 else None
-            k_next = float(info.k_next[layer])
+            k_next = float(info.extras["k_next"][layer])
             want = paper.closed_form_prior(D, LAMBDA, t + 1, k_next, upcoming, theta_0[layer])
             assert relative_error(state.theta[layer], want) <= tolerances.CLOSED_FORM
 
@@ -102,9 +102,9 @@ def test_algorithm_2_as_printed_minimises_equation_26_around_a_prior():
         weights = {"weight_t": stream.weight[t], "weight_next": stream.weight[t + 1]}
         after, info = learner.step(state, stream.X[t], Y, stream.X[t + 1], **weights)
         for layer, ((D, Y_t), (D_next, _)) in enumerate(b[t : t + 2] for b in batches):
-            eta_t = equations.announced(state.eta_dagger[layer], D, info.k_t[layer])
+            eta_t = equations.announced(state.eta_dagger[layer], D, info.extras["k_t"][layer])
             around = after.theta[layer], state.theta[layer], eta_t, D, Y_t, D_next
-            strengths = info.k_t[layer], info.k_next[layer]
+            strengths = info.extras["k_t"][layer], info.extras["k_next"][layer]
             steep = slope(*around, *strengths, theta_0[layer])
             scale = np.abs(D.T @ Y_t).max() + np.abs(np.linalg.inv(eta_t) @ theta_0[layer]).max()
             assert np.abs(steep).max() <= tolerances.CLOSED_FORM * scale

@@ -58,8 +58,12 @@ def test_scan_equals_a_python_loop(stream, kind):
         error = references.relative_error(getattr(run.state, name), getattr(final, name))
         assert error <= tolerances.REORDERED, name
     for t, (_, info) in enumerate(steps):
-        np.testing.assert_allclose(run.history.k_t[t], info.k_t, rtol=tolerances.CLOSED_FORM)
-        np.testing.assert_allclose(run.history.k_next[t], info.k_next, rtol=tolerances.CLOSED_FORM)
+        np.testing.assert_allclose(
+            run.history.k_t[t], info.extras["k_t"], rtol=tolerances.CLOSED_FORM
+        )
+        np.testing.assert_allclose(
+            run.history.k_next[t], info.extras["k_next"], rtol=tolerances.CLOSED_FORM
+        )
     assert run.state.theta.dtype == jnp.float64
     assert jnp.ones(1).dtype == jnp.float32
 
@@ -569,7 +573,7 @@ def test_what_is_announced_tells_a_learner_with_k_0_nothing(stream):
     told, info = learner.step(state, stream.X[0], Y, stream.X[1])
     untold, _ = learner.step(state, stream.X[0], Y)
     np.testing.assert_array_equal(told.theta, untold.theta)
-    assert not info.k_next.any()
+    assert not info.extras["k_next"].any()
 
 
 def test_offline_scores_reject_what_they_cannot_use(stream):

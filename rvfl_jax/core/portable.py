@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 T = TypeVar("T", bound=type)
 
@@ -137,6 +138,13 @@ def _qualified(function: Any) -> str:
 
 def _made(make: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return make(*unpacked(args), **unpacked(kwargs))
+
+
+def fetch(array: Any) -> np.ndarray:
+    """A whole array as NumPy, wherever its parts are."""
+    if getattr(array, "is_fully_addressable", True):
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
 def is_key(leaf: Any) -> bool:

@@ -47,37 +47,26 @@ State = Any
 Carry = Any
 
 
+NO_EXTRAS: dict[str, Any] = {}
+
+
 @portable
 @in_brief
 class StepInfo(NamedTuple):
     """What a person may want to see of one step; no later step needs it.
 
     Attributes:
-        guess: (b, m) ensemble probabilities on the incoming batch, from theta_t.
-        guess_scores: (L, b, m) raw scores behind `guess`.
-        k_t: (L,) forward strength of the batch that was learned.
-        k_next: (L,) forward strength put on the announced batch; 0 when there is none.
-        sigma_share: (L,) part of the trace in eq. (29) that sigma alone decides;
-            near 1 when k has collapsed to plain ridge, 0 for a constant k.
-        healthy: (L,) False where input or linear algebra was not finite. An unhealthy
-            batch leaves what was learned before untouched; where a strength alone could not be
-            had, only its term is left out. False, too, where `residual`
-            is beyond 1: the readout has lost what was learned.
-        residual: (L,) relative residual ||A theta - B|| / ||B|| of the readout against
-            the accumulated Gram A = lambda I + sum D^T D and moment B = lambda theta_0 +
-            sum D^T Y, estimated from random sketches; NaN where a method has none.
-        condition: (L,) tr(A) / lambda, an upper bound of the condition of A that is close
-            where the smallest eigenvalue is lambda; NaN where a method has none.
+        guess_scores: (L, b, m) raw scores of the incoming batch, from what was learned before
+            it; or (b, m) of a method without sub-learners. `Learner.combine` makes the guess.
+        healthy: scalar or (L,), False where input or arithmetic was not finite or what was
+            learned is lost to rounding.
+        extras: the method's own figures by name, each a scalar or (L,). `run_stream` keeps them
+            for every batch.
     """
 
-    guess: Array
     guess_scores: Array
-    k_t: Array
-    k_next: Array
-    sigma_share: Array
     healthy: Array
-    residual: Array
-    condition: Array
+    extras: dict[str, Array] = NO_EXTRAS
 
 
 @jax.tree_util.register_static
@@ -94,7 +83,8 @@ class PostponedForm(NamedTuple):
         absorb: `(sums, X, Y, weight) -> sums`, any number of rows.
         decide: `(sums, X_next, weight_next) -> decision` with theta, healthy, residual and
             condition; X_next is the batch announced at that moment.
-        finish: `(state, sums, num_learned, X_next, weight_next) -> state`.
+        finish: `(state, sums, batches, X_next, weight_next) -> state`; `batches` were learned
+            since `state`.
     """
 
     begin: Callable[..., Any]
@@ -119,6 +109,24 @@ class FollowForm(NamedTuple):
 
 
 @in_brief
+class StateFacts(NamedTuple):
+    """What only a method itself can tell of one of its states; None where it cannot.
+
+    Attributes:
+        num_features: `state -> s`.
+        width: `state -> d`, of its (L, d, d) matrices, which devices may share.
+        columns_known: `state -> number` of leading columns that hold every class it knows.
+        differences: `(expected, state) -> what differs`, a line each, from what `init` gives in
+            shapes. Without it structure, shapes and kinds of dtype are compared.
+    """
+
+    num_features: Callable[[State], int] | None = None
+    width: Callable[[State], int] | None = None
+    columns_known: Callable[[State], int] | None = None
+    differences: Callable[[State, State], list[str]] | None = None
+
+
+@in_brief
 class StreamForm(NamedTuple):
     """How a learner is driven along a stream, holding one announced batch in hand.
 
@@ -128,7 +136,7 @@ class StreamForm(NamedTuple):
             hand and takes the next one.
         finish: `carry -> state`.
         embed: `(state, X) -> Z`, whatever of a fixed test set need be computed only once.
-        read: `(carry, Z) -> (L, n, m)` raw scores.
+        read: `(carry, Z) -> (L, n, m)` or (n, m) raw scores.
         postponed: for streams on which decisions are rarely wanted; None where a method
             has to decide at every batch.
         read_leading: `(carry, Z, columns) -> (L, n, columns)` raw scores of the leading
@@ -136,6 +144,7 @@ class StreamForm(NamedTuple):
             (unless they began from a readout that knows them); None for all others.
         follow: for small batches and many classes, where the scores of a test set change by
             little at each step; None where a method has no such form.
+        facts: what the method tells of its states.
     """
 
     begin: Callable[..., Carry]
@@ -146,6 +155,12 @@ class StreamForm(NamedTuple):
     postponed: PostponedForm | None = None
     read_leading: Callable[..., Array] | None = None
     follow: FollowForm | None = None
+    facts: StateFacts = StateFacts()
+
+
+def keep_state(state: State) -> State:
+    """The `consolidate` of methods that need none."""
+    return state
 
 
 @in_brief
@@ -185,13 +200,14 @@ class Learner:
         step: `(state, X_t, Y_t, X_next, *, weight_t=None, weight_next=None)
             -> (state, info)`.
         predict: `(state, X) -> (n, m)` ensemble probabilities.
-        scores: `(state, X) -> (L, n, m)` raw scores of every sub-learner.
-        combine: `(L, n, m) scores -> (n, m)` ensemble probabilities.
+        scores: `(state, X) -> (L, n, m)` raw scores of every sub-learner; (n, m) of a method
+            without any.
+        combine: such scores -> (n, m) ensemble probabilities.
         stream: the same step in the form that `run_stream` scans.
         fit_offline: `(state, X, Y, weight) -> state`, the hindsight expert with the same
             random features; None where a method has none.
-        consolidate: `state -> state`, called at a known task boundary; the identity for
-            methods that need none.
+        consolidate: `state -> state`, called where a task ends if a run says
+            `boundaries="given"`; `keep_state` for methods that need none.
         description: the method and its configuration in words, for records.
         recipe: how it was made; None for one put together by hand.
         origin: which call makes it again in another process; None for one put together by hand.
@@ -205,7 +221,7 @@ class Learner:
     combine: Callable[[Array], Array]
     stream: StreamForm
     fit_offline: Callable[..., State] | None = None
-    consolidate: Callable[[State], State] = lambda state: state
+    consolidate: Callable[[State], State] = keep_state
     description: str = ""
     recipe: Recipe | None = field(default=None, init=False)
     origin: Origin | None = field(default=None, init=False)

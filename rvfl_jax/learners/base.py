@@ -14,11 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.core.checks import differences, is_traced, one_of, plain_array, shape
-from rvfl_jax.core.portable import Origin
-from rvfl_jax.core.types import Array, Ensemble, Learner, Recipe, State, StepInfo, StreamForm
+from rvfl_jax.core.portable import Origin, is_key
+from rvfl_jax.core.types import (
+    Array,
+    Ensemble,
+    Learner,
+    Recipe,
+    State,
+    StepInfo,
+    StreamForm,
+    keep_state,
+)
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.linalg.dense import scope_of
-from rvfl_jax.metrics import check_scores, mean_softmax
+from rvfl_jax.metrics import by_learner, check_scores, mean_softmax
 
 ENSEMBLES: tuple[Ensemble, ...] = ("mean", "median")
 
@@ -157,12 +166,16 @@ def _with_programs(learner: Learner, program: Callable[[str], Callable[..., Any]
     def called(name: str, for_people: Callable[[Any], Any] | None) -> Any:
         return as_program(getattr(learner, name), program(name), for_people)
 
+    consolidate = learner.consolidate
+    if consolidate is not keep_state:
+        consolidate = called("consolidate", None)
     return replace(
         learner,
         step=called("step", info_values),
         predict=called("predict", values),
         scores=called("scores", values),
         fit_offline=None if learner.fit_offline is None else called("fit_offline", None),
+        consolidate=consolidate,
     )
 
 
@@ -178,7 +191,7 @@ def as_program(
     cannot work with float64 arrays, so that what people look at comes out in float32.
 
     Args:
-        function: takes a state first.
+        function: takes a state first, any pytree; one float64 leaf makes it float64.
         program: the same, compiled.
         for_people: applies to the result what it should do to all that is not a state, as
             `values` and `info_values` below; None leaves the result as it is.
@@ -188,7 +201,7 @@ def as_program(
     def call(state: State, *args: Any, **kwargs: Any) -> Any:
         args = tuple(map(_plain_argument, args))
         kwargs = {name: _plain_argument(value) for name, value in kwargs.items()}
-        scope = scope_of(state.theta)
+        scope = scope_of(state)
         with scope:
             result = program(state, *args, **kwargs)
             narrow = for_people is not None and not isinstance(scope, nullcontext)
@@ -215,11 +228,24 @@ def info_values(result: tuple[State, StepInfo]) -> tuple[State, StepInfo]:
 
 
 def check_batch(
-    state: State, X_t: Any, Y_t: Any, X_next: Any, weight_t: Any, weight_next: Any
+    sizes: tuple[int, int],
+    X_t: Any,
+    Y_t: Any,
+    X_next: Any = None,
+    weight_t: Any = None,
+    weight_next: Any = None,
 ) -> None:
-    """ValueError on any shape that does not fit the state, before anything is traced."""
-    s = state.W.shape[1] - state.W.shape[2]
-    m = state.theta.shape[-1]
+    """ValueError on any shape of a step that does not fit, before anything is traced.
+
+    Args:
+        sizes: (s, m), features and classes of the state.
+        X_t: expected (b, s).
+        Y_t: expected (b, m).
+        X_next: expected (b_next, s) or None.
+        weight_t: expected (b,) or None.
+        weight_next: expected (b_next,) or None.
+    """
+    s, m = sizes
     shape("X_t", X_t, (None, s), "(b, num_features)")
     b = np.shape(X_t)[0]
     shape("Y_t", Y_t, (b, m), "(b, num_classes)")
@@ -250,9 +276,58 @@ def some_rows(X: Any, Y: Any, weight: Any) -> tuple[Any, Any, Any]:
     return X, None if Y is None else jnp.zeros((1, *np.shape(Y)[1:])), jnp.zeros(1)
 
 
-def check_inputs(state: State, X: Any) -> None:
-    """ValueError unless X has the features that the state was made for."""
-    shape("X", X, (None, state.W.shape[1] - state.W.shape[2]), "(n, num_features)")
+def check_inputs(num_features: int, X: Any) -> None:
+    """ValueError unless X has so many features."""
+    shape("X", X, (None, num_features), "(n, num_features)")
+
+
+def state_differences(expected: State, state: State) -> list[str]:
+    """In what a state is not of the structure, shapes and kinds of dtype of another, in words.
+
+    Args:
+        expected: arrays, or anything with a shape and a dtype.
+        state: arrays.
+    """
+    want, got = (
+        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(t)}
+        for t in (expected, state)
+    )
+    faults = [
+        f"{_plain_path(name)}: expected {said[0]}, got {said[1]}"
+        for name, leaf in want.items()
+        if (said := _other_leaf(leaf, got.get(name))) is not None
+    ]
+    faults += [
+        f"{_plain_path(name)}: expected none, got shape {np.shape(leaf)}"
+        for name, leaf in got.items()
+        if name not in want
+    ]
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (expected, state)]
+    if not faults and structures[0] != structures[1]:
+        return [f"structure: expected {structures[0]}, got {structures[1]}"]
+    return faults
+
+
+def _plain_path(name: str) -> str:
+    return name.removeprefix(".") or "state"
+
+
+def _other_leaf(want: Any, got: Any) -> tuple[str, str] | None:
+    """What is expected of a leaf and what it is, where they differ."""
+    if got is None:
+        return f"shape {want.shape}", "none"
+    if np.shape(got) != want.shape:
+        return f"shape {want.shape}", f"{np.shape(got)}"
+    kinds = _kind(want), _kind(got)
+    return kinds if kinds[0] != kinds[1] else None
+
+
+def _kind(leaf: Any) -> str:
+    if is_key(leaf):
+        return "a PRNG key"
+    dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
+    kinds = {jnp.floating: "real numbers", jnp.integer: "integers", jnp.bool_: "truth values"}
+    return next((word for kind, word in kinds.items() if jnp.issubdtype(dtype, kind)), str(dtype))
 
 
 def describe(name: str, **options: Any) -> str:
@@ -278,23 +353,27 @@ def make_learner(
     step: Callable[..., tuple[State, StepInfo]],
     scores: Callable[[State, Any], Array],
     *,
-    combine: Callable[[Array], Array],
+    combine: Callable[[Array], Array] = mean_softmax,
     fit_offline: Callable[..., State] | None = None,
+    consolidate: Callable[[State], State] = keep_state,
     description: str = "",
 ) -> Learner:
     """A `Learner` from a plain step, which is scanned with one batch held back.
 
     Args:
-        init: `(key, num_features, num_classes) -> state`.
+        init: `(key, num_features, num_classes) -> state`, any pytree of arrays.
         step: `(state, X_t, Y_t, X_next, *, weight_t, weight_next) -> (state, info)`.
-        scores: `(state, X) -> (L, n, m)`.
-        combine: see `combiner`.
+        scores: `(state, X) -> (n, m)`, or (L, n, m) of L sub-learners.
+        combine: (L, n, m) scores, L = 1 where there are no sub-learners, to (n, m)
+            probabilities; see `combiner`.
         fit_offline: the hindsight expert, if the method has one.
+        consolidate: `state -> state`, what is to be done where a task ends.
         description: see `Learner`.
     """
     parts: dict[str, Any] = {
         "combine": combine,
         "fit_offline": fit_offline,
+        "consolidate": consolidate,
         "description": description,
     }
     plain = plain_learner(init, step, scores, **parts)
@@ -309,8 +388,9 @@ def plain_learner(
     step: Callable[..., tuple[State, StepInfo]],
     scores: Callable[[State, Any], Array],
     *,
-    combine: Callable[[Array], Array],
+    combine: Callable[[Array], Array] = mean_softmax,
     fit_offline: Callable[..., State] | None = None,
+    consolidate: Callable[[State], State] = keep_state,
     description: str = "",
 ) -> Learner:
     """The same of functions that are not compiled, for `shared_programs`."""
@@ -323,12 +403,15 @@ def plain_learner(
         )
         return Held(state, X_next, weight_next), info
 
+    def combined(scores: Array) -> Array:
+        return combine(by_learner(scores))
+
     return Learner(
         init=init,
         step=step,
-        predict=lambda state, X: combine(scores(state, X)),
+        predict=lambda state, X: combined(scores(state, X)),
         scores=scores,
-        combine=combine,
+        combine=combined,
         stream=StreamForm(
             begin=Held,
             advance=advance,
@@ -337,5 +420,6 @@ def plain_learner(
             read=lambda carry, Z: scores(carry.state, Z),
         ),
         fit_offline=fit_offline,
+        consolidate=consolidate,
         description=description,
     )

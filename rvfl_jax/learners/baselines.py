@@ -5,6 +5,7 @@ All solve eq. (5), ridge regression on the features of `rvfl_jax.learners.edrvfl
     theta = (D^T D + lambda I)^-1 D^T Y = D^T (D D^T + lambda I)^-1 Y.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +15,15 @@ from jax import lax
 
 from rvfl_jax.core.checks import one_of, per_layer, plain_numbers, positive_int, shape
 from rvfl_jax.core.portable import portable
-from rvfl_jax.core.types import ActivationName, Array, Ensemble, Learner, StepInfo, WeightInit
+from rvfl_jax.core.types import (
+    ActivationName,
+    Array,
+    Ensemble,
+    Learner,
+    StateFacts,
+    StepInfo,
+    WeightInit,
+)
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.base import (
     ENSEMBLES,
@@ -31,6 +40,7 @@ from rvfl_jax.learners.edrvfl.network import (
     Initializer,
     features,
     init_weights,
+    num_features_of,
     resolve_activation,
     resolve_weight_init,
 )
@@ -199,7 +209,6 @@ def _memoryless(
 def _without_memory(options: Options, ridge: Any) -> Learner:
     layers, nodes, activation, weight_init, ensemble, keep = options
     g = resolve_activation(activation)
-    combine_scores = combiner(ensemble)
 
     def init(key: Array, num_features: int, num_classes: int) -> ReadoutState:
         s = positive_int("num_features", num_features)
@@ -210,7 +219,7 @@ def _without_memory(options: Options, ridge: Any) -> Learner:
         return ReadoutState(W, jnp.zeros((layers, nodes + s, m), W.dtype))
 
     def scores(state: ReadoutState, X: Any) -> Array:
-        check_inputs(state, X)
+        check_inputs(num_features_of(state), X)
         return matmul(features(state.W, jnp.asarray(X), g), state.theta)
 
     def step(
@@ -222,7 +231,8 @@ def _without_memory(options: Options, ridge: Any) -> Learner:
         weight_t: Any = None,
         weight_next: Any = None,
     ) -> tuple[ReadoutState, StepInfo]:
-        check_batch(state, X_t, Y_t, X_next, weight_t, weight_next)
+        sizes = num_features_of(state), jnp.shape(state.theta)[-1]
+        check_batch(sizes, X_t, Y_t, X_next, weight_t, weight_next)
         b = jnp.shape(X_t)[0]
         X_t, Y_t, weight_t = some_rows(X_t, Y_t, weight_t)
         dtype = state.theta.dtype
@@ -237,22 +247,19 @@ def _without_memory(options: Options, ridge: Any) -> Learner:
         rows = jnp.any(weight > 0)
         healthy = jax.vmap(is_finite)(theta)
         theta = jnp.where(healthy[:, None, None] & rows, theta, state.theta)
-        none = jnp.zeros(layers, dtype)
-        unknown = jnp.full(layers, jnp.nan, dtype)
-        guess = combine_scores(guess_scores)[:b]
-        told = (none, none, none, healthy, unknown, unknown)
-        info = StepInfo(guess, guess_scores[:, :b], *told)
-        return state._replace(theta=theta), info
+        return state._replace(theta=theta), StepInfo(guess_scores[:, :b], healthy)
 
     name = "fine_tuned_edrvfl" if keep else "non_incremental_edrvfl"
     shaping = {option: value for option, value in options._asdict().items() if option != "keep"}
-    return plain_learner(
+    learner = plain_learner(
         init,
         step,
         scores,
-        combine=combine_scores,
+        combine=combiner(ensemble),
         description=describe(name, **shaping, ridge=ridge),
     )
+    facts = StateFacts(num_features=num_features_of)
+    return replace(learner, stream=learner.stream._replace(facts=facts))
 
 
 def _fit_residual(D: Array, residual: Array, weight: Array, ridge: Array | float) -> Array:

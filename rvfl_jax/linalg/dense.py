@@ -89,14 +89,16 @@ def precision_scope(precision: str) -> AbstractContextManager[Any]:
     return jax.enable_x64(one_of("precision", precision, PRECISIONS) == "double")
 
 
-def scope_of(array: Array) -> AbstractContextManager[Any]:
-    """The context in which a float64 array stays float64, whatever the global setting.
+def scope_of(tree: Any) -> AbstractContextManager[Any]:
+    """The context in which float64 arrays stay float64, whatever the global setting.
 
     RuntimeError in a process forked while JAX was in use.
     """
     refuse_after_fork()
-    needed = array.dtype == jnp.float64 and jnp.result_type(float) != jnp.float64
-    return jax.enable_x64(True) if needed else nullcontext()
+    if jnp.result_type(float) == jnp.float64:
+        return nullcontext()
+    double = any(getattr(leaf, "dtype", None) == jnp.float64 for leaf in jax.tree.leaves(tree))
+    return jax.enable_x64(True) if double else nullcontext()
 
 
 def _one_by_one(function: Callable[..., Any], outputs: Any = True) -> Callable[..., Any]:

@@ -364,7 +364,8 @@ def run_metrics(history: History, R_ind: np.ndarray | None) -> dict[str, float]:
             np.nansum(history.prequential_loss * history.rows) / history.rows.sum()
         )
     }
-    values["sigma_share"] = float(np.mean(history.sigma_share))
+    if np.isfinite(history.sigma_share).all():
+        values["sigma_share"] = float(np.mean(history.sigma_share))
     if not len(history.evaluated):
         return values
     values |= {f"accuracy_{name}": curve[-1] for name, curve in history.accuracy.items()}

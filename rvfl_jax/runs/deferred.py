@@ -13,7 +13,7 @@ from jax import lax
 
 from rvfl_jax.core.types import Array, Learner, State
 from rvfl_jax.learners.base import LearnerProgram
-from rvfl_jax.runs.evaluation import Evaluation, Examined, embed_test, look
+from rvfl_jax.runs.evaluation import Evaluation, HeldOut, embed_test, look
 from rvfl_jax.streams.batches import Batches, met, where_asked
 
 BLOCK_ROWS = 1024
@@ -71,7 +71,7 @@ def run_blocks(
     seen: Array,
     batches: Batches,
     plan: Plan,
-    test: Examined | None,
+    test: HeldOut | None,
     *,
     num_batches: int,
 ) -> tuple[State, BlockRecord]:
@@ -88,7 +88,7 @@ def run_blocks(
     """
     form = learner.stream.postponed
     assert form is not None
-    test = embed_test(learner, state, test)
+    examined = embed_test(learner, state, test)
 
     def body(carry: tuple[Any, Array], block: Plan) -> tuple[tuple[Any, Array], BlockRecord]:
         sums, seen = carry
@@ -103,15 +103,14 @@ def run_blocks(
         def decide() -> BlockRecord:
             decision = form.decide(sums, *batches.after(block.last))
             evaluation = None
-            if test is not None:
-                evaluation = look(learner, decision, jnp.asarray(block.columns), seen, test)
+            if examined is not None:
+                evaluation = look(learner, decision, jnp.asarray(block.columns), seen, examined)
             return BlockRecord(decision.healthy, decision.residual, decision.condition, evaluation)
 
         return (sums, seen), where_asked(block.decide, decide)
 
     (sums, _), record = lax.scan(body, (form.begin(state), seen), plan)
-    learned = state.num_learned + jnp.sum(jnp.any(batches.weight[:num_batches] > 0, axis=1))
-    learned = learned.astype(state.num_learned.dtype)
+    learned = jnp.sum(jnp.any(batches.weight[:num_batches] > 0, axis=1))
     # Read from the plan, since of a constant XLA would fold the padding's features, for seconds.
     return form.finish(state, sums, learned, *batches.after(plan.last[-1])), record
 

@@ -10,7 +10,15 @@ from jax import lax
 
 from rvfl_jax.core.types import Array, Carry, Learner, State
 from rvfl_jax.core.words import in_brief
-from rvfl_jax.metrics import accuracy, kl, kl_divergence, protocol_hits, regret, squared_loss
+from rvfl_jax.metrics import (
+    accuracy,
+    by_learner,
+    kl,
+    kl_divergence,
+    protocol_hits,
+    regret,
+    squared_loss,
+)
 from rvfl_jax.streams.batches import where_asked
 
 # Scores are computed in at most this many widths, no finer than so many columns.
@@ -27,23 +35,44 @@ class Expert(NamedTuple):
 
 
 @in_brief
-class Examined(NamedTuple):
-    """Test rows; the driver replaces the inputs and the raw expert by what can be reused.
+class HeldOut(NamedTuple):
+    """Test rows as they come.
 
     Attributes:
-        Z: the inputs, then what `StreamForm.embed` made of them.
+        X: (n, s) inputs.
         y: (n,) columns.
         class_task: (m,) task of each column.
         rows_of_task: (Q,) test rows of each task.
-        expert: (L, n, m) raw scores of the offline expert, then an `Expert`; or None.
+        expert_scores: (L, n, m) raw scores of the offline expert, or None.
         counts: (m, m) integer zeros to count in which class is taken for which; or None.
+    """
+
+    X: Any
+    y: Any
+    class_task: Any
+    rows_of_task: Any
+    expert_scores: Any = None
+    counts: Any = None
+
+
+@in_brief
+class Examined(NamedTuple):
+    """The same rows for many looks, with all done that each of them would do again.
+
+    Attributes:
+        Z: what `StreamForm.embed` made of the inputs.
+        y: see `HeldOut`, as for the next two.
+        class_task: (m,).
+        rows_of_task: (Q,).
+        expert: what the offline expert says of them, or None.
+        counts: see `HeldOut`.
     """
 
     Z: Any
     y: Any
     class_task: Any
     rows_of_task: Any
-    expert: Any
+    expert: Expert | None
     counts: Any = None
 
 
@@ -73,16 +102,18 @@ class Evaluation(NamedTuple):
     confusion: Array | None = None
 
 
-def embed_test(learner: Learner, state: State, test: Examined | None) -> Examined | None:
+def embed_test(learner: Learner, state: State, test: HeldOut | None) -> Examined | None:
     """Do once what every look at the test set would do again."""
     if test is None:
         return None
-    expert = test.expert
-    if expert is not None:
-        targets = jax.nn.one_hot(test.y, expert.shape[-1], dtype=expert.dtype)
-        loss = squared_loss(jnp.mean(expert, axis=0), targets)
-        expert = Expert(loss, learner.combine(expert))
-    return test._replace(Z=learner.stream.embed(state, test.Z), expert=expert)
+    expert = None
+    if test.expert_scores is not None:
+        scores = by_learner(test.expert_scores)
+        targets = jax.nn.one_hot(test.y, scores.shape[-1], dtype=scores.dtype)
+        loss = squared_loss(jnp.mean(scores, axis=0), targets)
+        expert = Expert(loss, learner.combine(scores))
+    Z = learner.stream.embed(state, test.X)
+    return Examined(Z, test.y, test.class_task, test.rows_of_task, expert, test.counts)
 
 
 def columns_met(known: int, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -159,7 +190,7 @@ def _leading_scores(
     """
     leading = learner.stream.read_leading
     if leading is None:
-        return learner.stream.read(decided, test.Z)
+        return by_learner(learner.stream.read(decided, test.Z))
     widths = _widths(num_classes)
 
     def score(width: int) -> Array:

@@ -24,12 +24,13 @@ def raise_if_unhealthy(history: "History | StepRecord") -> None:
     t, layer = (int(i) for i in np.argwhere(~healthy)[0])
     residual, condition = history.residual[t, layer], history.condition[t, layer]
     what = "a factorisation failed or a value was not finite"
+    where = f", at a condition of up to {condition:.1g}" if np.isfinite(condition) else ""
     kept = "; what was learned before is untouched"
     if residual > WORTHLESS:
         what = f"the readout is lost to rounding, with a relative residual of {residual:.1g}"
         kept = ""
     raise NumericalError(
-        f"batch {t}, sub-learner {layer}: {what}, at a condition of up to {condition:.1g}"
+        f"batch {t}, sub-learner {layer}: {what}{where}"
         f" ({int((~healthy).any(axis=1).sum())} of {len(healthy)} batches affected{kept})."
         f" Remedy: {REMEDY}."
     )

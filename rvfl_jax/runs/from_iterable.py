@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from rvfl_jax.core.checks import positive_int
+from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Array, Learner, State
 from rvfl_jax.files.provenance import digest_of, provenance
@@ -22,8 +23,8 @@ from rvfl_jax.runs.inputs import (
     schedule_of,
     start_state,
 )
-from rvfl_jax.runs.resumable import Keeping, run_chunks
-from rvfl_jax.runs.sharding import fetch
+from rvfl_jax.runs.resumable import Keeping, Start, run_chunks
+from rvfl_jax.runs.scan import embed_jit
 from rvfl_jax.streams.label_map import as_array
 from rvfl_jax.streams.labels import classes_in_order, clean_labels
 from rvfl_jax.streams.reader import Feed, Reader
@@ -114,7 +115,7 @@ def _run(
     if isinstance(expert, str):
         expert = None
     if state is not None:
-        check_state(learner, state, s, m)
+        check_state(learner, state, key, s, m)
     upcoming = None
     if lookahead is not None:
         upcoming = check_features("lookahead", lookahead, s)
@@ -151,14 +152,15 @@ def _run(
         with track(None, keeping.progress) as advance:
             final, record = run_chunks(
                 learner,
-                state,
-                np.zeros(m, bool),
-                feed.first,
+                Start(
+                    state,
+                    np.zeros(m, bool),
+                    feed.first,
+                    embed_jit(learner, state, test_set),
+                    feed.size,
+                ),
                 chunks,
-                test_set,
-                size=feed.size,
-                follow=False,
-                journal=journal,
+                journal,
                 stop_on_failure=keeping.stop_on_failure,
                 advance=advance,
             )

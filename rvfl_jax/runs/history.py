@@ -3,14 +3,16 @@
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.core.portable import portable
-from rvfl_jax.core.types import Array, State
+from rvfl_jax.core.types import NO_EXTRAS, Array, State
 from rvfl_jax.core.words import Summary, brief, cut, in_brief, number, summarised
 from rvfl_jax.files.provenance import Provenance
-from rvfl_jax.metrics import average_accuracy, backward_transfer, cumulative_regret
-from rvfl_jax.runs.evaluation import Evaluation, Examined
+from rvfl_jax.metrics import average_accuracy, backward_transfer, by_learner, cumulative_regret
+from rvfl_jax.runs.evaluation import Evaluation, HeldOut
+from rvfl_jax.runs.step import Learned
 
 
 @in_brief
@@ -27,6 +29,31 @@ class StepRecord(NamedTuple):
     hits: Array
     loss: Array
     evaluation: Evaluation | None
+    extras: dict[str, Array] = NO_EXTRAS
+
+
+# What a history has an attribute for; all else that a method tells goes by name.
+FIGURES = ("k_t", "k_next", "sigma_share", "residual", "condition")
+
+
+def record_of(learned: Learned, evaluation: Evaluation | None) -> StepRecord:
+    """What is kept of a batch, all figures one a sub-learner; NaN where the method tells none."""
+    scores = by_learner(learned.info.guess_scores)
+
+    def each(value: Any) -> Array:
+        return jnp.broadcast_to(jnp.asarray(value), scores.shape[:1])
+
+    unknown = jnp.full((), jnp.nan, scores.dtype)
+    told = {name: each(value) for name, value in learned.info.extras.items()}
+    return StepRecord(
+        **{name: told.pop(name) if name in told else each(unknown) for name in FIGURES},
+        healthy=each(learned.info.healthy),
+        rows=learned.rows,
+        hits=learned.hits,
+        loss=learned.loss,
+        evaluation=evaluation,
+        extras=told,
+    )
 
 
 @jax.tree_util.register_static
@@ -62,12 +89,13 @@ class History(NamedTuple):
     """A run as plain NumPy arrays. T batches, E evaluations, L sub-learners, Q tasks.
 
     Attributes:
-        k_t: (T, L) strength of the batch that was learned.
+        k_t: (T, L) strength of the batch that was learned; NaN, as the four figures that follow,
+            of methods that have none.
         k_next: (T, L) strength put on the announced batch.
-        sigma_share: (T, L) see `StepInfo`.
+        sigma_share: (T, L) see `rvfl_jax.learners.edrvfl.learner.Figures`.
         healthy: (T, L).
-        residual: (T, L) see `StepInfo`; NaN at batches without a decision.
-        condition: (T, L) see `StepInfo`.
+        residual: (T, L) relative residual of the readout; NaN at batches without a decision.
+        condition: (T, L) an upper bound of the condition of the regularised Gram.
         rows: (T,) rows of each batch, padding left out.
         prequential_accuracy: (T,) of the guesses on each batch before it was learned;
             NaN for a batch without rows.
@@ -90,6 +118,7 @@ class History(NamedTuple):
         task_ends: (Q,) last batch of each task; -1 where a task leads none or none is known.
         confusion: (E, m, m) test rows of the class of column i taken for that of column j;
             empty unless asked for.
+        extras: name to (T, L), all else that the method tells in `StepInfo.extras`.
     """
 
     k_t: np.ndarray
@@ -116,6 +145,7 @@ class History(NamedTuple):
     classes: Classes = Classes()
     task_ends: np.ndarray = np.zeros(0, int)
     confusion: np.ndarray = np.zeros((0, 0, 0), int)
+    extras: dict[str, np.ndarray] = NO_EXTRAS
 
     def _summary(self) -> Summary:
         T, layers = self.k_t.shape
@@ -160,7 +190,7 @@ def build_history(
     schedule: np.ndarray | None,
     classes: Any,
     task_ends: np.ndarray,
-    test: Examined | None,
+    test: HeldOut | None,
     provenance: Provenance,
 ) -> History:
     """Make a `History` of what the scan recorded.
@@ -178,12 +208,9 @@ def build_history(
         prequential_accuracy = record.hits / record.rows
         prequential_loss = record.loss / record.rows
     common: dict[str, Any] = {
-        "k_t": record.k_t,
-        "k_next": record.k_next,
-        "sigma_share": record.sigma_share,
+        **{name: getattr(record, name) for name in FIGURES},
         "healthy": record.healthy,
-        "residual": record.residual,
-        "condition": record.condition,
+        "extras": record.extras,
         "rows": record.rows,
         "prequential_accuracy": prequential_accuracy,
         "prequential_loss": prequential_loss,

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from rvfl_jax.core.checks import differences, is_traced, positive_int, real_matrix
+from rvfl_jax.core.checks import positive_int, real_matrix
 from rvfl_jax.core.types import Array, Learner, State
-from rvfl_jax.runs.evaluation import Examined
+from rvfl_jax.learners.base import state_differences
+from rvfl_jax.runs.evaluation import HeldOut
 from rvfl_jax.runs.history import Run
 from rvfl_jax.runs.scan import init_state
-from rvfl_jax.runs.sharding import check_width, fetch, init_over_mesh, place_state
+from rvfl_jax.runs.sharding import check_width, init_over_mesh, place_state
 from rvfl_jax.streams.batches import Batches
 from rvfl_jax.streams.labels import to_columns
 
@@ -75,13 +76,13 @@ def check_features(name: str, X: Any, num_features: int) -> np.ndarray:
 
 
 def check_expert(expert: Any, test: tuple[np.ndarray, np.ndarray] | None, m: int) -> None:
-    """ValueError on an expert that is no name and no (L, n, m) scores."""
+    """ValueError on an expert that is no name and no (L, n, m) or (n, m) scores."""
     if isinstance(expert, str):
         if expert != "offline":
             raise ValueError(f"expert: expected offline, an array or None, got {expert!r}")
     elif expert is not None and test is not None:
         n = len(test[1])
-        if np.ndim(expert) != 3 or np.shape(expert)[1:] != (n, m):
+        if np.ndim(expert) not in (2, 3) or np.shape(expert)[-2:] != (n, m):
             raise ValueError(f"expert: expected shape (L, {n}, {m}), got {np.shape(expert)}")
 
 
@@ -110,65 +111,32 @@ def check_batches(stream: Any) -> None:
         )
 
 
-def check_state(learner: Learner, state: Any, num_features: int, num_classes: int) -> None:
+def check_state(
+    learner: Learner, state: Any, key: Array, num_features: int, num_classes: int
+) -> None:
     """ValueError that lists in what a state is not one of this learner and stream."""
-    expected = jax.eval_shape(
-        lambda key: learner.init(key, num_features, num_classes), jax.random.key(0)
-    )
-    if type(state) is not type(expected):
+    init = partial(learner.init, num_features=num_features, num_classes=num_classes)
+    expected = jax.eval_shape(init, key)
+    if isinstance(state, Run) or (type(state) is not type(expected) and _is_container(expected)):
         more = "; `run.state` is one" if isinstance(state, Run) else ""
         raise ValueError(
             f"state: expected {type(expected).__name__}, got {type(state).__name__}{more}"
         )
-    told = [_told_by(each) for each in (expected, state)]
-    if None in (told[0].get("activation"), told[1].get("activation")):
-        told = [{n: v for n, v in each.items() if n != "activation"} for each in told]
-    faults = differences(*told) or _misshapen(expected, state)
-    faults += _other_ridge(learner, state)
+    faults = (learner.stream.facts.differences or state_differences)(expected, state)
     if faults:
         raise ValueError(
             f"state: expected one of this learner and stream, got another: {'; '.join(faults)}"
         )
 
 
-def _told_by(state: Any) -> dict[str, Any]:
-    if not hasattr(state, "W") or not hasattr(state, "theta"):
-        return {}
-    layers, width, nodes = state.W.shape
-    told = {"num_layers": layers, "num_nodes": nodes, "features": width - nodes}
-    activation = getattr(state, "activation", None)
-    return told | {"classes": state.theta.shape[-1], "activation": activation}
+def _is_container(tree: Any) -> bool:
+    return not jax.tree_util.all_leaves([tree])
 
 
-def _misshapen(expected: Any, state: Any) -> list[str]:
-    """Arrays that are not there, or of another shape."""
-    paths = jax.tree_util.tree_leaves_with_path
-    got = {jax.tree_util.keystr(path): leaf.shape for path, leaf in paths(state)}
-    return [
-        f"{name[1:]}: expected shape {leaf.shape}, got {got.get(name, 'none')}"
-        for name, leaf in ((jax.tree_util.keystr(path), leaf) for path, leaf in paths(expected))
-        # States of before had no lambda.
-        if name != ".ridge" and got.get(name) != leaf.shape
-    ]
-
-
-def _other_ridge(learner: Learner, state: Any) -> list[str]:
-    """lambda, where both the learner and the state tell."""
-    numbers = learner.origin.args[-1] if learner.origin and learner.origin.args else None
-    mine, theirs = getattr(numbers, "ridge", None), getattr(state, "ridge", None)
-    if mine is None or theirs is None or is_traced(mine) or is_traced(theirs):
-        return []
-    theirs = fetch(theirs)
-    # As near as single precision tells.
-    if np.shape(mine) not in ((), theirs.shape) or np.allclose(mine, theirs, rtol=1e-6, atol=0):
-        return []
-    return [f"ridge: expected {np.asarray(mine).tolist()}, got {theirs.tolist()}"]
-
-
-def columns_known(state: Any) -> int:
-    """How many leading columns hold every class that a state can tell from the others."""
-    known = np.flatnonzero(np.any(fetch(state.theta) != 0, axis=(0, 1)))
-    return int(np.max(known, initial=-1)) + 1
+def columns_known(learner: Learner, state: Any) -> int:
+    """How many leading columns hold every class that a state knows of, if the method tells."""
+    known = learner.stream.facts.columns_known
+    return 0 if known is None else known(state)
 
 
 def encode_test(
@@ -195,13 +163,13 @@ def examined(
     m: int,
     reference: Any,
     confusion: bool = False,
-) -> Examined:
+) -> HeldOut:
     """The test set as the scan takes it, for a readout of m columns."""
     rows = np.bincount(class_task[y], minlength=int(class_task.max()) + 1)
     # Columns that no class has claimed belong to no task.
     class_task = np.pad(class_task, (0, m - len(class_task)), constant_values=-1)
     counts = np.zeros((m, m), np.int32) if confusion else None
-    return Examined(X, y, class_task, rows.astype(np.float32), reference, counts)
+    return HeldOut(X, y, class_task, rows.astype(np.float32), reference, counts)
 
 
 def start_state(
@@ -218,12 +186,12 @@ def start_state(
         state = in_precision(state)
         if mesh is None:
             return state
-        check_width(mesh, layout, state.theta.shape[1])
-        return place_state(state, mesh, layout)
+        check_width(learner, mesh, layout, state)
+        return place_state(learner, state, mesh, layout)
     if mesh is None:
         return init_state(learner, key, num_features, num_classes)
     init = partial(learner.init, num_features=num_features, num_classes=num_classes)
-    check_width(mesh, layout, jax.eval_shape(init, key).theta.shape[1])
+    check_width(learner, mesh, layout, jax.eval_shape(init, key))
     return init_over_mesh(mesh, layout, learner, key, num_features, num_classes)
 
 
@@ -232,6 +200,7 @@ def in_precision(state: Any) -> Any:
     dtype = jnp.result_type(float)
 
     def cast(leaf: Any) -> Any:
+        leaf = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
         return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
     return jax.tree.map(cast, state)

@@ -11,7 +11,7 @@ No test data enters, so that what minimises it has been chosen without any.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +20,8 @@ from jax import lax
 from rvfl_jax.core.checks import positive_int, prng_key
 from rvfl_jax.core.types import Array, Learner, Stream
 from rvfl_jax.runs.inputs import capacity_of, check_learner
-
-
-class Steps(NamedTuple):
-    """What the scan takes at each step: labels of the batch in hand, and the batch after it."""
-
-    y: Array
-    weight: Array
-    X_next: Array
-    weight_next: Array
+from rvfl_jax.runs.step import guess_and_learn
+from rvfl_jax.streams.batches import Step
 
 
 def prequential_losses(
@@ -99,33 +92,29 @@ def _losses_and_rows(
     m = capacity_of(num_classes, stream.classes)
     X, weight = jnp.asarray(stream.X), jnp.asarray(stream.weight)
     T = X.shape[0]
-    steps = Steps(
+    steps = Step(
         jnp.asarray(stream.y),
         weight,
         jnp.concatenate([X[1:], X[-1:]]),
         jnp.concatenate([weight[1:], jnp.zeros_like(weight[:1])]),
     )
     carry = learner.stream.begin(learner.init(key, X.shape[-1], m), X[0], weight[0])
-    advance = partial(_guess_and_learn, learner, m)
+    advance = partial(_loss_of_step, learner, m)
     if checkpoint is False:
         return lax.scan(advance, carry, steps)[1]
     length = math.isqrt(T - 1) + 1 if checkpoint is True else positive_int("checkpoint", checkpoint)
     return _scan_in_segments(advance, carry, steps, min(length, T))
 
 
-def _guess_and_learn(learner: Learner, m: int, carry: Any, step: Steps) -> tuple[Any, Any]:
-    valid = step.weight > 0
-    targets = jax.nn.one_hot(step.y, m)
-    carry, info = learner.stream.advance(carry, targets, step.X_next, step.weight_next)
-    error = jnp.sum((jnp.mean(info.guess_scores, axis=0) - targets) ** 2, axis=-1)
-    rows = jnp.sum(valid)
-    loss = jnp.sum(jnp.where(valid, error, 0.0)) / jnp.maximum(rows, 1)
+def _loss_of_step(learner: Learner, m: int, carry: Any, step: Step) -> tuple[Any, Any]:
+    carry, learned = guess_and_learn(learner, m, carry, step)
+    loss = learned.loss / jnp.maximum(learned.rows, 1)
     # A step that failed leaves the readout as it was, whose loss would look like any other.
-    return carry, (jnp.where(jnp.all(info.healthy), loss, jnp.inf), rows)
+    return carry, (jnp.where(jnp.all(learned.info.healthy), loss, jnp.inf), learned.rows)
 
 
 def _scan_in_segments(
-    advance: Callable[..., Any], carry: Any, steps: Steps, length: int
+    advance: Callable[..., Any], carry: Any, steps: Step, length: int
 ) -> tuple[Array, Array]:
     """A scan of scans, each of `length` steps, that reverse mode computes twice."""
     T = steps.y.shape[0]
@@ -137,7 +126,7 @@ def _scan_in_segments(
         return full.reshape(count, length, *array.shape[1:])
 
     @partial(jax.checkpoint, prevent_cse=False)
-    def segment(carry: Any, steps: Steps) -> tuple[Any, Any]:
+    def segment(carry: Any, steps: Step) -> tuple[Any, Any]:
         return lax.scan(jax.checkpoint(advance, prevent_cse=False), carry, steps)
 
     results = lax.scan(segment, carry, jax.tree.map(cut, steps))[1]

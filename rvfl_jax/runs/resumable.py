@@ -7,6 +7,7 @@ every call and read back, it gives the run that was never interrupted, to the la
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from rvfl_jax.files.provenance import digest_of
 from rvfl_jax.runs.evaluation import Examined
 from rvfl_jax.runs.failure import raise_if_unhealthy
 from rvfl_jax.runs.history import StepRecord
-from rvfl_jax.runs.scan import begin_jit, begin_to_follow_jit, embed_jit, finish_jit, scan_jit
+from rvfl_jax.runs.scan import begin_jit, begin_to_follow_jit, finish_jit, scan_jit
 from rvfl_jax.streams.batches import Batches, Chunk
 
 
@@ -168,17 +169,34 @@ class Keeping(NamedTuple):
         return Journal(self.checkpoint, description, environment, resume=self.resume)
 
 
+class Start(NamedTuple):
+    """Where a run in chunks begins.
+
+    Attributes:
+        state: of the learner.
+        seen: (m,) classes met before the stream.
+        first: X and weight of its first batch.
+        test: the test set, or None.
+        size: batches of a chunk, the announced one left out.
+        follow: see `begin_to_follow`.
+        ends: whether the batches tell the ends of tasks.
+    """
+
+    state: State
+    seen: Any
+    first: tuple[Any, Any]
+    test: Examined | None
+    size: int
+    follow: bool = False
+    ends: bool = False
+
+
 def run_chunks(
     learner: Learner,
-    state: State,
-    seen: np.ndarray,
-    first: tuple[np.ndarray, np.ndarray],
+    start: Start,
     chunks: Iterable[Chunk],
-    test: Examined | None,
-    *,
-    size: int,
-    follow: bool,
     journal: Journal | None,
+    *,
     stop_on_failure: bool,
     advance: Callable[[int], None],
 ) -> tuple[State, StepRecord]:
@@ -186,26 +204,19 @@ def run_chunks(
 
     Args:
         learner: the method.
-        state: where the stream begins.
-        seen: (m,) classes met before it.
-        first: X and weight of its first batch.
+        start: where the stream begins, with the test set as `embed_test` gives it.
         chunks: those that the journal does not hold yet.
-        test: the test set, or None.
-        size: batches of a chunk, the announced one left out.
-        follow: see `begin_to_follow`.
         journal: where to keep what was done, or None.
         stop_on_failure: whether arithmetic that failed ends the run, before it is kept.
         advance: told the batches done after each chunk.
     """
-    test = embed_jit(learner, state, test)
     standing, done = None, 0
     if journal is not None:
-        like = _like(learner, state, seen, first, test, journal, size, follow)
-        standing = journal.read(like)
+        standing = journal.read(_like(learner, start, journal))
         done = journal.done
         advance(done)
     if standing is None:
-        standing = _begin(learner, state, seen, first, test, follow)
+        standing = _begin(learner, start)
     # The carry is donated, and its weights may share memory with the caller's state.
     carry, seen, followed = jax.tree.map(jnp.copy, standing[:3])
     records = [] if standing.record is None else [standing.record]
@@ -217,7 +228,7 @@ def run_chunks(
             chunk.batches,
             num_steps=len(chunk.batches.weight) - 1,
             columns=chunk.columns,
-            test=test,
+            test=start.test,
             followed=followed,
         )
         records.append(_kept(record, chunk))
@@ -239,51 +250,37 @@ def windows(
     for at in range(start, total, size):
         length = min(size, total - at)
         steps = length if announced else size
-        piece = Batches(*(_window(array, at, steps + 1) for array in batches))
+        piece = jax.tree.map(partial(_window, start=at, length=steps + 1), batches)
         looks = None if columns is None else _window(columns, at, steps)
         yield Chunk(piece, looks, length)
 
 
-def _begin(
-    learner: Learner,
-    state: State,
-    seen: Any,
-    first: tuple[Any, Any],
-    test: Examined | None,
-    follow: bool,
-) -> Standing:
-    carry = begin_jit(learner, state, *first)
-    followed = begin_to_follow_jit(learner, carry, test) if follow else None
-    return Standing(carry, seen, followed, None)
+def _begin(learner: Learner, start: Start) -> Standing:
+    carry = begin_jit(learner, start.state, *start.first)
+    followed = begin_to_follow_jit(learner, carry, start.test) if start.follow else None
+    return Standing(carry, start.seen, followed, None)
 
 
-def _like(
-    learner: Learner,
-    state: State,
-    seen: Any,
-    first: tuple[Any, Any],
-    test: Examined | None,
-    journal: Journal,
-    size: int,
-    follow: bool,
-) -> Standing:
+def _like(learner: Learner, start: Start, journal: Journal) -> Standing:
     """Shapes and dtypes of where this run stands after so many batches."""
 
     def after_one_chunk() -> Standing:
-        carry, _, followed, _ = _begin(learner, state, seen, first, test, follow)
-        X, weight = first
+        carry, _, followed, _ = _begin(learner, start)
+        X, weight = start.first
         y = np.zeros(weight.shape, np.int32)
-        batches = Batches(*(jnp.broadcast_to(a, (size + 1, *a.shape)) for a in (X, y, weight)))
-        columns = None if test is None else jnp.zeros(size, int)
+        ends = np.zeros(start.size + 1, bool) if start.ends else None
+        rows = [jnp.broadcast_to(a, (start.size + 1, *a.shape)) for a in (X, y, weight)]
+        batches = Batches(*rows)._replace(ends=ends)
+        columns = None if start.test is None else jnp.zeros(start.size, int)
         return Standing(
             *scan_jit(
                 learner,
                 carry,
-                jnp.asarray(seen),
+                jnp.asarray(start.seen),
                 batches,
-                num_steps=size,
+                num_steps=start.size,
                 columns=columns,
-                test=test,
+                test=start.test,
                 followed=followed,
             )
         )

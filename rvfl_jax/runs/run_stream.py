@@ -13,13 +13,15 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rvfl_jax.core.checks import NumericalError, one_of, positive_int, prng_key
+from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Array, Evaluate, Layout, Learner, Precision, State, Stream
 from rvfl_jax.files.provenance import digest_of, fingerprint, provenance
 from rvfl_jax.learners.base import LearnerProgram
 from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.metrics import by_learner
 from rvfl_jax.runs.deferred import plan_blocks, run_blocks, scan_blocks
-from rvfl_jax.runs.evaluation import Examined, columns_met, worth_following
+from rvfl_jax.runs.evaluation import HeldOut, columns_met, worth_following
 from rvfl_jax.runs.failure import REMEDY, raise_if_unhealthy
 from rvfl_jax.runs.from_iterable import run_feed
 from rvfl_jax.runs.history import Run, StepRecord, build_history
@@ -37,9 +39,9 @@ from rvfl_jax.runs.inputs import (
     schedule_of,
     start_state,
 )
-from rvfl_jax.runs.resumable import Keeping, run_chunks, windows
-from rvfl_jax.runs.scan import init_state, run_whole, whole_stream
-from rvfl_jax.runs.sharding import LAYOUTS, as_auto, fetch, on_devices, place_batches
+from rvfl_jax.runs.resumable import Keeping, Start, run_chunks, windows
+from rvfl_jax.runs.scan import embed_jit, init_state, run_whole, whole_stream
+from rvfl_jax.runs.sharding import LAYOUTS, as_auto, on_devices, place_batches
 from rvfl_jax.streams.batches import Batches
 from rvfl_jax.streams.class_incremental import check_stream
 
@@ -51,7 +53,7 @@ def _scores_of_the_expert(
     Y = jax.nn.one_hot(batches.y.reshape(-1), num_classes)
     assert learner.fit_offline is not None
     fitted = learner.fit_offline(state, X, Y, batches.weight.reshape(-1))
-    return learner.scores(fitted, X_test)
+    return by_learner(learner.scores(fitted, X_test))
 
 
 _offline_scores = LearnerProgram(_scores_of_the_expert, static_argnames="num_classes")
@@ -250,7 +252,7 @@ def _run_in_memory(
     encoded = None if test is None else encode_test(test, stream.classes, s)
     check_expert(expert, encoded, m)
     if state is not None:
-        check_state(learner, state, s, m)
+        check_state(learner, state, key, s, m)
     if mesh is not None:
         mesh = _check_mesh(mesh, chunk_size, keeping)
     if keeping.checkpoint is not None and not guesses:
@@ -285,10 +287,11 @@ def _run_in_memory(
             test_set = examined(*encoded, stream.class_task, m, reference, confusion)
         columns = None
         if schedule is not None:
-            met_by = columns_met(columns_known(state), stream.y, stream.weight)
+            met_by = columns_met(columns_known(learner, state), stream.y, stream.weight)
             columns = np.where(schedule, met_by, 0)
         seen = np.zeros(m, bool)
-        follow = worth_following(columns, b, state.theta.shape[1], m)
+        width = 0 if (of := learner.stream.facts.width) is None else of(state)
+        follow = learner.stream.follow is not None and worth_following(columns, b, width, m)
         if mesh is not None:
             batches = place_batches(batches, mesh, layout)
         if not guesses and learner.stream.postponed is not None:
@@ -315,14 +318,16 @@ def _run_in_memory(
             with track(T, keeping.progress) as advance:
                 final, record = run_chunks(
                     learner,
-                    state,
-                    seen,
-                    (batches.X[0], batches.weight[0]),
+                    Start(
+                        state,
+                        seen,
+                        (batches.X[0], batches.weight[0]),
+                        embed_jit(learner, state, test_set),
+                        size,
+                        follow,
+                    ),
                     windows(batches, columns, start=done, total=T, size=size),
-                    test_set,
-                    size=size,
-                    follow=follow,
-                    journal=journal,
+                    journal,
                     stop_on_failure=keeping.stop_on_failure,
                     advance=advance,
                 )
@@ -341,7 +346,7 @@ def _on_request(
     batches: Batches,
     rows: np.ndarray,
     columns: np.ndarray | None,
-    test: Examined | None,
+    test: HeldOut | None,
     mesh: Mesh | None,
     layout: str,
 ) -> tuple[State, StepRecord]:

@@ -1,15 +1,16 @@
 """A learner along a stream as one `lax.scan`: the pure function, and its compiled forms."""
 
+from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from rvfl_jax.core.types import Array, Carry, Learner, State
 from rvfl_jax.learners.base import LearnerProgram
-from rvfl_jax.runs.evaluation import Examined, begin_to_follow, embed_test, look
-from rvfl_jax.runs.history import StepRecord
+from rvfl_jax.runs.evaluation import Examined, HeldOut, begin_to_follow, embed_test, look
+from rvfl_jax.runs.history import StepRecord, record_of
+from rvfl_jax.runs.step import guess_and_learn
 from rvfl_jax.streams.batches import Batches, met
 
 
@@ -31,7 +32,8 @@ def scan_stream(
         carry: from `learner.stream.begin` on the first batch, or from the scan before.
         seen: (m,) classes met so far.
         batches: at least `num_steps` of them; one more, if there is one, is announced to
-            the last step, which otherwise has no forward term.
+            the last step, which otherwise has no forward term. Where they tell the ends of
+            tasks, the learner consolidates there.
         num_steps: static.
         columns: (num_steps,) where to look at the test set, and how many leading columns
             then hold every class met; 0 is not now, None is never.
@@ -43,36 +45,21 @@ def scan_stream(
         The carry, the classes seen, `followed`, and a `StepRecord` with a leading axis of
         steps.
     """
-    num_classes = seen.shape[0]
+    advance = partial(guess_and_learn, learner, seen.shape[0])
 
     def body(
         state: tuple[Carry, Array, Any], t: Array
     ) -> tuple[tuple[Carry, Array, Any], StepRecord]:
         carry, seen, followed = state
-        valid = batches.weight[t] > 0
-        targets = jax.nn.one_hot(batches.y[t], num_classes)
-        carry, info = learner.stream.advance(carry, targets, *batches.after(t))
-        seen = met(seen, targets, valid)
+        carry, learned = advance(carry, batches.step(t))
+        seen = met(seen, learned.targets, learned.valid)
         looked = None
         if test is not None and followed is not None:
             assert learner.stream.follow is not None
             followed = learner.stream.follow.advance(followed, carry, test.Z)
         if test is not None and columns is not None:
             looked = look(learner, carry, columns[t], seen, test, followed)
-        error = jnp.sum((jnp.mean(info.guess_scores, axis=0) - targets) ** 2, axis=-1)
-        record = StepRecord(
-            info.k_t,
-            info.k_next,
-            info.sigma_share,
-            info.healthy,
-            info.residual,
-            info.condition,
-            rows=jnp.sum(valid),
-            hits=jnp.sum(valid & (jnp.argmax(info.guess, axis=-1) == batches.y[t])),
-            loss=jnp.sum(jnp.where(valid, error, 0.0)),
-            evaluation=looked,
-        )
-        return (carry, seen, followed), record
+        return (carry, seen, followed), record_of(learned, looked)
 
     start = (carry, seen, followed)
     (carry, seen, followed), record = lax.scan(body, start, jnp.arange(num_steps))
@@ -107,13 +94,13 @@ def run_whole(
     *,
     num_steps: int,
     columns: Array | None = None,
-    test: Examined | None = None,
+    test: HeldOut | None = None,
     follow: bool = False,
 ) -> tuple[State, StepRecord]:
     """The whole stream, test features included: init aside, all that a run computes."""
-    test = embed_test(learner, state, test)
+    examined = embed_test(learner, state, test)
     carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
-    followed = begin_to_follow(learner, carry, test) if follow else None
+    followed = begin_to_follow(learner, carry, examined) if follow else None
     carry, _, _, record = scan_stream(
         learner,
         carry,
@@ -121,7 +108,7 @@ def run_whole(
         batches,
         num_steps=num_steps,
         columns=columns,
-        test=test,
+        test=examined,
         followed=followed,
     )
     return learner.stream.finish(carry), record

@@ -21,7 +21,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax import lax
-from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rvfl_jax.core.checks import one_of
@@ -53,48 +52,53 @@ def place(array: Any, sharding: NamedSharding) -> Array:
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
-def fetch(array: Any) -> np.ndarray:
-    """A whole array as NumPy, wherever its parts are."""
-    if getattr(array, "is_fully_addressable", True):
-        return np.asarray(array)
-    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
-
-
 def place_batches(batches: Batches, mesh: Mesh, layout: str) -> Batches:
     """Batches over the devices: by rows, filled up with padding, or copied."""
     if one_of("layout", layout, LAYOUTS) != "rows":
-        return Batches(*(place(array, cut(mesh)) for array in batches))
+        return jax.tree.map(partial(place, sharding=cut(mesh)), batches)
     missing = -batches.X.shape[1] % mesh.size
 
-    def fill(array: np.ndarray) -> np.ndarray:
-        return np.pad(array, [(0, 0), (0, missing)] + [(0, 0)] * (array.ndim - 2))
+    def over_rows(array: np.ndarray) -> Array:
+        # What there is one of for each batch has no rows.
+        if array.ndim == 1:
+            return place(array, cut(mesh))
+        whole = np.pad(array, [(0, 0), (0, missing)] + [(0, 0)] * (array.ndim - 2))
+        return place(whole, cut(mesh, 1))
 
-    return Batches(*(place(fill(array), cut(mesh, 1)) for array in batches))
+    return jax.tree.map(over_rows, batches)
 
 
-def check_width(mesh: Mesh, layout: str, width: int) -> None:
-    """ValueError unless d x d matrices can be cut evenly."""
-    if one_of("layout", layout, LAYOUTS) == "eta_dagger" and width % mesh.size:
+def check_width(learner: Learner, mesh: Mesh, layout: str, state: State) -> None:
+    """ValueError unless the (d, d) matrices of a state can be cut evenly."""
+    if one_of("layout", layout, LAYOUTS) != "eta_dagger":
+        return
+    width_of = learner.stream.facts.width
+    if width_of is None:
+        raise ValueError(
+            'layout: expected "rows" for a learner that has no d x d matrices, got "eta_dagger"'
+        )
+    if width_of(state) % mesh.size:
         raise ValueError(
             f"layout: expected d = N + s to be a multiple of the {mesh.size} devices for"
-            f' "eta_dagger", got {width}; other num_nodes would do'
+            f' "eta_dagger", got {width_of(state)}; other num_nodes would do'
         )
 
 
-def laid_out(mesh: Mesh, layout: str, state: State) -> Any:
+def laid_out(learner: Learner, mesh: Mesh, layout: str, state: State) -> Any:
     """A state's shardings: its (L, d, d) matrices by rows, or everything copied."""
-    width = state.theta.shape[1]
+    width_of = learner.stream.facts.width
+    width = width_of(state) if width_of is not None and layout == "eta_dagger" else None
 
     def of(leaf: Any) -> NamedSharding:
         large = leaf.ndim == 3 and leaf.shape[1:] == (width, width)
-        return cut(mesh, 1 if large and layout == "eta_dagger" else None)
+        return cut(mesh, 1 if large else None)
 
     return jax.tree.map(of, state)
 
 
-def place_state(state: State, mesh: Mesh, layout: str) -> State:
+def place_state(learner: Learner, state: State, mesh: Mesh, layout: str) -> State:
     """A state in its layout."""
-    return jax.tree.map(place, state, laid_out(mesh, layout, state))
+    return jax.tree.map(place, state, laid_out(learner, mesh, layout, state))
 
 
 def on_devices(
@@ -134,7 +138,7 @@ def _over_mesh(
 ) -> tuple[State, Any]:
     with whole_products() if layout == "eta_dagger" else nullcontext():
         state, record = program(learner, *args, **traced, **dict(options))
-    return lax.with_sharding_constraint(state, laid_out(mesh, layout, state)), record
+    return lax.with_sharding_constraint(state, laid_out(learner, mesh, layout, state)), record
 
 
 @partial(jax.jit, static_argnames=("mesh", "layout", "num_features", "num_classes"))
@@ -143,4 +147,4 @@ def init_over_mesh(
 ) -> State:
     """`learner.init`, of which no device keeps more than its part."""
     state = learner.init(key, num_features, num_classes)
-    return lax.with_sharding_constraint(state, laid_out(mesh, layout, state))
+    return lax.with_sharding_constraint(state, laid_out(learner, mesh, layout, state))

@@ -130,12 +130,12 @@ def export_learner(
 
     Args:
         learner: the method.
-        state: what it has learned; the precision is that of `state.theta`. Probabilities come
-            out in it, too.
+        state: what it has learned; the precision is double if any of its numbers is. Probabilities
+            come out in it, too.
         path: see `export_model`.
         classes: labels of the leading columns, numbers or strings, such as
             `run.history.classes`; the columns after them are left out. None for 0 to m - 1.
-        num_features: s, for states without random weights `W` to tell it.
+        num_features: s, for a learner that cannot tell it of a state.
         batch_size: see `export_model`, as for all that follow.
         mean: (s,).
         scale: (s,).
@@ -146,15 +146,21 @@ def export_learner(
         ValueError, OSError: see `export_model`.
     """
     if num_features is None:
-        if not hasattr(state, "W"):
-            raise ValueError("num_features: expected a number, as the state has no W, got None")
-        num_features = state.W.shape[1] - state.W.shape[2]
+        features_of = learner.stream.facts.num_features
+        if features_of is None:
+            raise ValueError(
+                "num_features: expected a number, as the learner does not tell it, got None"
+            )
+        num_features = features_of(state)
     width = positive_int("num_features", num_features)
-    dtype, m = np.dtype(state.theta.dtype), state.theta.shape[-1]
+    double = any(getattr(leaf, "dtype", None) == np.float64 for leaf in jax.tree.leaves(state))
+    dtype = np.dtype(np.float64 if double else np.float32)
+    with precision_scope(_precision(dtype)):
+        one_row = jax.ShapeDtypeStruct((1, width), dtype)
+        m = jax.eval_shape(learner.predict, state, one_row).shape[-1]
+        state = _read_part(learner, state, one_row)
     labels = range(m) if classes is None else classes
     told = min(len(labels), m)
-    with precision_scope(_precision(dtype)):
-        state = _read_part(learner, state, jax.ShapeDtypeStruct((1, width), dtype))
 
     def answer(state: State, X: Array) -> Array:
         # Columns that no class has claimed have a share of the probability all the same.

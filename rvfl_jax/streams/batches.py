@@ -14,17 +14,40 @@ from rvfl_jax.core.words import in_brief
 
 @in_brief
 class Batches(NamedTuple):
-    """Batches on their way through a scan: X (T, b, s), y and weight (T, b)."""
+    """Batches on their way through a scan: X (T, b, s), y and weight (T, b).
+
+    `ends` (T,) tells whether a task ends with a batch; None where nobody is to know.
+    """
 
     X: Any
     y: Any
     weight: Any
+    ends: Any = None
+
+    def step(self, t: Any) -> "Step":
+        """What learning batch t takes."""
+        ends = None if self.ends is None else jnp.asarray(self.ends)[t]
+        return Step(self.y[t], self.weight[t], *self.after(t), ends)
 
     def after(self, t: Any) -> tuple[Array, Array]:
         """Inputs and weights of the batch that follows batch t; all padding at the end."""
         last = self.X.shape[0] - 1
         upcoming = jnp.minimum(t + 1, last)
         return self.X[upcoming], jnp.where(t < last, self.weight[upcoming], 0)
+
+
+@in_brief
+class Step(NamedTuple):
+    """What one step takes: y and weight (b,) of the batch in hand, and the batch after it.
+
+    `ends` tells whether a task ends here; None where nobody is to know.
+    """
+
+    y: Any
+    weight: Any
+    X_next: Any
+    weight_next: Any
+    ends: Any = None
 
 
 def met(seen: Array, targets: Array, valid: Array) -> Array:

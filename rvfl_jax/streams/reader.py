@@ -135,7 +135,8 @@ class Feed:
                 _put(batches, count, upcoming)
             elif lookahead is not None:
                 _put(batches, count, Rows(lookahead, np.zeros(len(lookahead), np.int32)))
-                batches = Batches(*(array[: count + 1] for array in batches))
+                X, y, weight = batches.X, batches.y, batches.weight
+                batches = Batches(*(array[: count + 1] for array in (X, y, weight)))
             columns = None
             if every is not None:
                 place = np.arange(len(batches.X) - 1)

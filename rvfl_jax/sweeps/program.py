@@ -17,11 +17,12 @@ import numpy as np
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.types import Array, Learner
 from rvfl_jax.core.words import in_brief
-from rvfl_jax.runs.evaluation import Evaluation, Examined, embed_test
+from rvfl_jax.runs.evaluation import Evaluation, HeldOut, embed_test
 from rvfl_jax.runs.scan import scan_stream
-from rvfl_jax.runs.sharding import as_auto, fetch
+from rvfl_jax.runs.sharding import as_auto
 from rvfl_jax.streams.batches import Batches
 from rvfl_jax.sweeps.grid import SEED, STREAM, Axis
 
@@ -55,7 +56,8 @@ class Job(NamedTuple):
 
     Attributes:
         key: of the random features.
-        batches: X (T, b, s), y and weight (T, b); with a leading axis of streams if several.
+        batches: X (T, b, s), y and weight (T, b), ends (T,) or None; with a leading axis of
+            streams if several.
         columns: (T,) see `scan_stream`; never batched.
         test: (y, class_task, rows_of_task) likewise with a leading axis, or None.
         X_test: the inputs of the test set, or None.
@@ -275,12 +277,11 @@ def _run_one(
     numbers = {name: value for name, value in point.items() if name not in (SEED, STREAM)}
     key = jax.random.fold_in(job.key, point[SEED]) if SEED in point else job.key
     batches, labels = point.get(STREAM, (job.batches, job.test))
-    batches = Batches(*(jnp.asarray(leaf) for leaf in batches))
+    batches = jax.tree.map(jnp.asarray, batches)
     constants = {name: constant.value for name, constant in held}
     learner = make_learner(**constants, **numbers)
     state = learner.init(key, batches.X.shape[-1], num_classes)
-    test = None if labels is None else Examined(job.X_test, labels[0], labels[1], labels[2], None)
-    test = embed_test(learner, state, test)
+    test = embed_test(learner, state, None if labels is None else HeldOut(job.X_test, *labels))
     carry = learner.stream.begin(state, batches.X[0], batches.weight[0])
     *_, record = scan_stream(
         learner,

@@ -194,7 +194,7 @@ def _job(
         sets = [
             examined(*encode_test(test, one.classes, s), one.class_task, m, None) for one in streams
         ]
-        X_test = sets[0].Z
+        X_test = sets[0].X
         labels = _stack([(e.y, e.class_task, e.rows_of_task) for e in sets], several)
     return Job(key, _stack(batches, several), columns, labels, X_test)
 

@@ -18,10 +18,18 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from rvfl_jax.core.checks import one_of, per_layer, plain_numbers, positive_int
-from rvfl_jax.core.portable import portable
+from rvfl_jax.core.checks import (
+    differences,
+    is_traced,
+    one_of,
+    per_layer,
+    plain_numbers,
+    positive_int,
+)
+from rvfl_jax.core.portable import fetch, portable
 from rvfl_jax.core.types import (
     ActivationName,
     Array,
@@ -30,7 +38,9 @@ from rvfl_jax.core.types import (
     FollowForm,
     Learner,
     Name,
+    PostponedForm,
     Solver,
+    StateFacts,
     StepInfo,
     StreamForm,
     WeightInit,
@@ -45,6 +55,7 @@ from rvfl_jax.learners.base import (
     describe,
     shared_programs,
     some_rows,
+    state_differences,
 )
 from rvfl_jax.learners.edrvfl.deferred_form import deferred_form
 from rvfl_jax.learners.edrvfl.features import InHand, take
@@ -54,6 +65,7 @@ from rvfl_jax.learners.edrvfl.network import (
     activation_name,
     features,
     init_weights,
+    num_features_of,
     resolve_activation,
     resolve_weight_init,
 )
@@ -113,6 +125,28 @@ class EdRVFLState(NamedTuple):
     prior: Array | None = None
     ridge: Array | None = None
     activation: Name | None = None
+
+
+class Figures(NamedTuple):
+    """What a step tells in `StepInfo.extras`.
+
+    Attributes:
+        k_t: (L,) forward strength of the batch that was learned.
+        k_next: (L,) forward strength put on the announced batch; 0 when there is none.
+        sigma_share: (L,) part of the trace in eq. (29) that sigma alone decides;
+            near 1 when k has collapsed to plain ridge, 0 for a constant k.
+        residual: (L,) relative residual ||A theta - B|| / ||B|| of the readout against
+            the accumulated Gram A = lambda I + sum D^T D and moment B = lambda theta_0 +
+            sum D^T Y, estimated from random sketches.
+        condition: (L,) tr(A) / lambda, an upper bound of the condition of A that is close
+            where the smallest eigenvalue is lambda.
+    """
+
+    k_t: Array
+    k_next: Array
+    sigma_share: Array
+    residual: Array
+    condition: Array
 
 
 @in_brief
@@ -345,16 +379,15 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         watched = lax.stop_gradient((moved, batch, report, upcoming.probe))
         ledger = _enter(carry.ledger, *watched[1:3])
         gap = jax.vmap(_residual)(watched[0], ledger, watched[3])
-        info = StepInfo(
-            guess=combine_scores(guess_scores),
-            guess_scores=guess_scores,
+        extras = Figures(
             k_t=report.k_t,
             k_next=report.k_next,
             sigma_share=lax.stop_gradient(sigma_share(per_learner, report.k_next)),
-            healthy=report.absorbed & report.sound & upcoming.finite & (gap <= WORTHLESS),
             residual=gap,
             condition=ledger.trace / lax.stop_gradient(jnp.asarray(ridge, dtype)),
         )
+        healthy = report.absorbed & report.sound & upcoming.finite & (gap <= WORTHLESS)
+        info = StepInfo(guess_scores, healthy, extras._asdict())
         learned = carry.num_learned + jnp.any(batch.valid)
         rest = carry.rest._replace(here=carry.rest.here & ~jnp.any(upcoming.valid))
         carry = Carry(carry.W, moved, upcoming, learned, carry.key, ledger, rest, carry.prior)
@@ -389,7 +422,8 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         weight_next: Any = None,
     ) -> tuple[EdRVFLState, StepInfo]:
         check_own(state)
-        check_batch(state, X_t, Y_t, X_next, weight_t, weight_next)
+        sizes = num_features_of(state), jnp.shape(state.theta)[-1]
+        check_batch(sizes, X_t, Y_t, X_next, weight_t, weight_next)
         b = jnp.shape(X_t)[0]
         X_t, Y_t, weight_t = some_rows(X_t, Y_t, weight_t)
         X_next, _, weight_next = some_rows(X_t[:0] if X_next is None else X_next, None, weight_next)
@@ -400,12 +434,11 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         # The round trip through a solver's carry may round; a step without rows may not.
         before = state._replace(ridge=own_ridges(carry.W.dtype), activation=g_name)
         kept = jax.tree.map(lambda new, old: jnp.where(idle, old, new), finish(carry), before)
-        guess, guess_scores = info.guess[:b], info.guess_scores[:, :b]
-        return kept, info._replace(guess=guess, guess_scores=guess_scores)
+        return kept, info._replace(guess_scores=info.guess_scores[:, :b])
 
     def scores(state: EdRVFLState, X: Any) -> Array:
         check_own(state)
-        check_inputs(state, X)
+        check_inputs(num_features_of(state), X)
         return matmul(features(state.W, jnp.asarray(X), g), state.theta)
 
     def fit_offline(state: EdRVFLState, X: Any, Y: Any, weight: Any) -> EdRVFLState:
@@ -416,7 +449,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
     postponed = None
     on_request = solver in ("auto", "information") and cold_start == "exact"
     if isinstance(strength, ConstantK) and on_request:
-        postponed = deferred_form(ridge, strength.k, g)
+        postponed = _counting_on(deferred_form(ridge, strength.k, g))
 
     return Learner(
         init=init,
@@ -433,6 +466,12 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             postponed=postponed,
             read_leading=lambda carry, Z, columns: matmul(Z, carry.theta[..., :columns]),
             follow=FollowForm(_follow, _follow_step, _followed_scores),
+            facts=StateFacts(
+                num_features=num_features_of,
+                width=lambda state: int(jnp.shape(state.theta)[1]),
+                columns_known=_columns_known,
+                differences=lambda expected, state: _differences(expected, state, ridge),
+            ),
         ),
         fit_offline=fit_offline,
         description=describe(
@@ -456,6 +495,50 @@ def told_by(state: Any) -> dict[str, Any]:
     """What a state tells of the learner that it is of; activation is None where nobody said."""
     layers, _, nodes = jnp.shape(state.W)
     return {"num_layers": layers, "num_nodes": nodes, "activation": state.activation}
+
+
+def _columns_known(state: EdRVFLState) -> int:
+    known = np.flatnonzero(np.any(fetch(state.theta) != 0, axis=(0, 1)))
+    return int(np.max(known, initial=-1)) + 1
+
+
+def _differences(expected: EdRVFLState, state: EdRVFLState, ridge: Any) -> list[str]:
+    """In what a state is one of another learner or stream; see `StateFacts`."""
+    wanted, found = (
+        {**told_by(each), "features": num_features_of(each), "classes": each.theta.shape[-1]}
+        for each in (expected, state)
+    )
+    if found["activation"] is None:
+        del wanted["activation"], found["activation"]
+    # A prior, a root or a key too much is no fault; states of before had no lambda.
+    spare: dict[str, Any] = {
+        name: None for name in ("key", "root", "prior") if getattr(expected, name) is None
+    }
+    shapes = state._replace(ridge=expected.ridge, activation=expected.activation, **spare)
+    faults = differences(wanted, found) or state_differences(expected, shapes)
+    return faults + _other_ridge(ridge, state.ridge)
+
+
+def _other_ridge(mine: Any, theirs: Array | None) -> list[str]:
+    """lambda, where both the learner and the state tell."""
+    if theirs is None or is_traced(mine) or is_traced(theirs):
+        return []
+    told = fetch(theirs)
+    # As near as single precision tells.
+    if np.shape(mine) not in ((), told.shape) or np.allclose(mine, told, rtol=1e-6, atol=0):
+        return []
+    return [f"ridge: expected {np.asarray(mine).tolist()}, got {told.tolist()}"]
+
+
+def _counting_on(form: PostponedForm) -> PostponedForm:
+    """The form, told of the batches since the state and not of all that the state counts."""
+
+    def finish(state: EdRVFLState, sums: Any, batches: Array, *announced: Any) -> EdRVFLState:
+        learned = state.num_learned + batches.astype(state.num_learned.dtype)
+        finished: EdRVFLState = form.finish(state, sums, learned, *announced)
+        return finished
+
+    return form._replace(finish=finish)
 
 
 def _prior_guess(D: Array, prior: Array | None) -> Array | None:

@@ -133,3 +133,9 @@ def features(W: Array, X: Array, activation: ActivationName | Activation = "relu
     _, deeper = lax.scan(layer, H_1, W[1:])
     H = jnp.concatenate([H_1[None], deeper])
     return jnp.concatenate([H, jnp.broadcast_to(X, (len(W), *X.shape))], axis=-1)
+
+
+def num_features_of(state: Any) -> int:
+    """s, features of the inputs of a state with random weights W (L, N + s, N)."""
+    _, width, nodes = jnp.shape(state.W)
+    return width - nodes
