@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from rvfl_jax.learners.edrvfl.prior import with_prior
     from rvfl_jax.learners.edrvfl.strength import adaptive_k
     from rvfl_jax.runs.comparison import Comparison, compare
+    from rvfl_jax.runs.expert import offline_scores
     from rvfl_jax.runs.history import History, Run
     from rvfl_jax.runs.prequential import prequential_loss, prequential_losses
-    from rvfl_jax.runs.run_stream import offline_scores, run_stream
+    from rvfl_jax.runs.run_stream import run_stream
     from rvfl_jax.runs.scan import scan_stream
     from rvfl_jax.serving.export import export_learner, export_model
     from rvfl_jax.serving.predictor import Predictor
@@ -73,7 +74,7 @@ _WHERE = {
     "merge_states": "rvfl_jax.learners.edrvfl.algebra",
     "non_incremental_edrvfl": "rvfl_jax.learners.baselines",
     "offline_edrvfl": "rvfl_jax.learners.baselines",
-    "offline_scores": "rvfl_jax.runs.run_stream",
+    "offline_scores": "rvfl_jax.runs.expert",
     "one_hot": "rvfl_jax.streams.labels",
     "pad_batches": "rvfl_jax.streams.class_incremental",
     "prequential_loss": "rvfl_jax.runs.prequential",

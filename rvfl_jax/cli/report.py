@@ -32,7 +32,7 @@ def closing_lines(result: Comparison) -> Sequence[str]:
         rates = rates[np.isfinite(rates)]
         pace = f", {np.median(rates):,.0f} samples per second" if len(rates) else ""
         lines.append(f"{name}: {result.rows:,} samples in one pass{pace}")
-        share = np.mean(style.metrics["sigma_share"])
+        share = np.mean(style.metrics.get("sigma_share", 0.0))
         if share > SIGMA_RULES:
             lines.append(
                 f"{name}: sigma alone decided {share:.0%} of the trace of eq. (29), so that k is"

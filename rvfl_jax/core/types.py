@@ -34,6 +34,7 @@ Estimator = Literal["inverse_trace", "trace", "random_diagonal", "random_varianc
 Precision = Literal["double", "single"]
 Evaluate = Literal["batch", "task", "never"]
 Layout = Literal["rows", "eta_dagger"]
+Boundaries = Literal["none", "given"]
 Order = Literal["classes", "tasks", "none"]
 Lookahead = Literal["hold", "none"]
 Scale = Literal["none", "first"]

@@ -23,8 +23,9 @@ from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Array, Evaluate, Learner, Precision, Stream
 from rvfl_jax.core.words import Summary, summarised
 from rvfl_jax.linalg.dense import PRECISIONS, precision_scope
+from rvfl_jax.runs.expert import offline_scores
 from rvfl_jax.runs.history import History
-from rvfl_jax.runs.run_stream import offline_scores, run_stream
+from rvfl_jax.runs.run_stream import run_stream
 from rvfl_jax.streams.class_incremental import by_task
 from rvfl_jax.streams.labels import to_columns
 

@@ -1,7 +1,7 @@
 """`run_stream` over batches that are read while it runs; see `rvfl_jax.streams.reader`."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -9,8 +9,8 @@ import numpy as np
 from rvfl_jax.core.checks import positive_int
 from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.progress import track
-from rvfl_jax.core.types import Array, Learner, State
-from rvfl_jax.files.provenance import digest_of, provenance
+from rvfl_jax.core.types import Learner
+from rvfl_jax.files.provenance import Provenance, digest_of, provenance
 from rvfl_jax.linalg.dense import precision_scope
 from rvfl_jax.runs.history import Run, build_history
 from rvfl_jax.runs.inputs import (
@@ -23,7 +23,8 @@ from rvfl_jax.runs.inputs import (
     schedule_of,
     start_state,
 )
-from rvfl_jax.runs.resumable import Keeping, Start, run_chunks
+from rvfl_jax.runs.options import RunOptions
+from rvfl_jax.runs.resumable import Journal, Start, run_chunks
 from rvfl_jax.runs.scan import embed_jit
 from rvfl_jax.streams.label_map import as_array
 from rvfl_jax.streams.labels import classes_in_order, clean_labels
@@ -32,31 +33,35 @@ from rvfl_jax.streams.reader import Feed, Reader
 UNKNOWN = "read as it came"
 
 
-def run_feed(
-    learner: Learner,
-    pairs: Iterable[tuple[Any, Any]],
-    *,
-    key: Array,
-    test: tuple[Any, Any] | None,
-    evaluate: str | int,
-    expert: str | np.ndarray | None,
-    confusion: bool,
-    precision: str,
-    num_classes: int | None,
-    classes: Sequence[Hashable] | None,
-    batch_size: int | None,
-    state: State | None,
-    lookahead: Any,
-    chunk_size: int | None,
-    keeping: Keeping,
-) -> Run:
-    """Run a learner along batches (X, y); see `run_stream` for the arguments.
+class Course(NamedTuple):
+    """A run whose arguments fit together, before anything is computed.
+
+    Attributes:
+        known: labels with a column from the beginning, or None.
+        num_classes: m.
+        every: batches from one look at the test set to the next; None for never.
+        test: rows and columns of the test set, or None.
+        expert: (L, n, m) test scores of the expert, or None.
+        upcoming: (b', s) inputs announced to the last batch, or None.
+    """
+
+    known: list[Any] | None
+    num_classes: int
+    every: int | None
+    test: tuple[np.ndarray, np.ndarray] | None = None
+    expert: np.ndarray | None = None
+    upcoming: np.ndarray | None = None
+
+
+def run_feed(learner: Learner, pairs: Iterable[tuple[Any, Any]], options: RunOptions) -> Run:
+    """Run a learner along batches (X, y); see `run_stream`.
 
     All test rows are of one task, and there is no R, since nobody says where tasks end.
     """
-    known, m = _capacity(classes, num_classes)
-    every = _every(evaluate)
-    if test is not None and known is None:
+    _check_options(pairs, options)
+    known, m = _capacity(options.classes, options.num_classes)
+    course = Course(known, m, _every(options.evaluate))
+    if options.test is not None and known is None:
         raise ValueError(
             "test: expected classes beside it, since its labels need columns, got none"
         )
@@ -67,110 +72,105 @@ def run_feed(
             pairs,
             classes=known,
             capacity=m,
-            batch_size=batch_size,
-            chunk_size=chunk_size,
+            batch_size=options.batch_size,
+            chunk_size=options.chunk_size,
         ).result()
-        return _run(
-            learner,
-            feed,
-            reader,
-            known,
-            m,
-            every,
-            key=key,
-            test=test,
-            evaluate=evaluate,
-            expert=expert,
-            confusion=confusion,
-            precision=precision,
-            state=state,
-            lookahead=lookahead,
-            keeping=keeping,
-        )
+        return _run(learner, feed, reader, _checked(learner, feed, course, options), options)
     finally:
         reader.close()
 
 
-def _run(
-    learner: Learner,
-    feed: Feed,
-    reader: Reader,
-    known: list[Any] | None,
-    m: int,
-    every: int | None,
-    *,
-    key: Array,
-    test: tuple[Any, Any] | None,
-    evaluate: str | int,
-    expert: str | np.ndarray | None,
-    confusion: bool,
-    precision: str,
-    state: State | None,
-    lookahead: Any,
-    keeping: Keeping,
-) -> Run:
-    s = feed.num_features
-    encoded = None if test is None else encode_test(test, as_array(known or []), s)
-    check_expert(expert, encoded, m)
-    if isinstance(expert, str):
-        expert = None
-    if state is not None:
-        check_state(learner, state, key, s, m)
+def _check_options(pairs: Any, options: RunOptions) -> None:
+    if not options.guesses or options.mesh is not None:
+        raise ValueError(
+            "stream: expected one in memory beside guesses=False or a mesh,"
+            f" got {type(pairs).__name__}"
+        )
+    if options.boundaries != "none":
+        raise ValueError(
+            'boundaries: expected "none" for an iterable, which tells of no tasks, got'
+            f" {options.boundaries!r}"
+        )
+
+
+def _checked(learner: Learner, feed: Feed, course: Course, options: RunOptions) -> Course:
+    """The course with all that depends on the first batch; ValueError on what does not fit it."""
+    s, m = feed.num_features, course.num_classes
+    test = None
+    if options.test is not None:
+        test = encode_test(options.test, as_array(course.known or []), s)
+    check_expert(options.expert, test, m)
+    if options.state is not None:
+        check_state(learner, options.state, options.key, s, m)
     upcoming = None
-    if lookahead is not None:
-        upcoming = check_features("lookahead", lookahead, s)
+    if options.lookahead is not None:
+        upcoming = check_features("lookahead", options.lookahead, s)
         if len(upcoming) > feed.batch_size:
             raise ValueError(
                 f"lookahead: expected at most {feed.batch_size} rows, got {len(upcoming)}"
             )
-    about = provenance(
+    expert = None if isinstance(options.expert, str) else options.expert
+    return course._replace(test=test, expert=expert, upcoming=upcoming)
+
+
+def _run(learner: Learner, feed: Feed, reader: Reader, course: Course, options: RunOptions) -> Run:
+    about = _about(learner, feed, course, options)
+    journal = options.keeping.journal(
+        about, options.evaluate, course.test, course.expert, options.confusion
+    )
+    if journal is not None and journal.done:
+        _skip(feed, reader, journal)
+    m, test = course.num_classes, None
+    with precision_scope(options.precision):
+        state = start_state(learner, options, feed.num_features, m)
+        if course.test is not None and course.every is not None:
+            one_task = np.zeros(m if course.known is None else len(course.known), np.int32)
+            test = examined(*course.test, one_task, m, course.expert, options.confusion)
+        start = Start(
+            state=state,
+            seen=np.zeros(m, bool),
+            first=feed.first,
+            test=embed_jit(learner, state, test),
+            size=feed.size,
+        )
+        chunks = reader.ahead(feed.chunks(course.every, course.upcoming))
+        stop = options.keeping.stop_on_failure
+        with track(None, options.progress) as advance:
+            final, record = run_chunks(
+                learner, start, chunks, journal, stop_on_failure=stop, advance=advance
+            )
+        jax.block_until_ready(final)
+    about["data"] = [feed.digest]
+    nowhere = np.full(1, -1)
+    schedule = schedule_of(options.evaluate, nowhere, feed.done)
+    record = jax.tree.map(fetch, record)
+    history = build_history(record, schedule, feed.labels.labels, nowhere, test, about)
+    return Run(final, history)
+
+
+def _about(learner: Learner, feed: Feed, course: Course, options: RunOptions) -> Provenance:
+    known, state, upcoming = course.known, options.state, course.upcoming
+    return provenance(
         learner,
         UNKNOWN,
-        key,
-        precision,
-        num_classes=m,
+        options.key,
+        options.precision,
+        num_classes=course.num_classes,
         batch_size=feed.batch_size,
         classes=None if known is None else [repr(label) for label in known],
         state=None if state is None else digest_of(state),
         lookahead=None if upcoming is None else digest_of(upcoming),
     )
-    journal = keeping.journal(about, evaluate, encoded, expert, confusion)
-    if journal is not None and journal.done:
-        told = reader.ask(feed.skip, journal.done).result()
-        if told != journal.digest:
-            raise ValueError(
-                f"{journal.path}: expected the {journal.done} batches learned already, and then"
-                " what was announced to them, batch or end, got others"
-            )
-    with precision_scope(precision):
-        state = start_state(learner, state, key, s, m, None, "rows")
-        test_set = None
-        if encoded is not None and every is not None:
-            one_task = np.zeros(m if known is None else len(known), np.int32)
-            test_set = examined(*encoded, one_task, m, expert, confusion)
-        chunks = reader.ahead(feed.chunks(every, upcoming))
-        with track(None, keeping.progress) as advance:
-            final, record = run_chunks(
-                learner,
-                Start(
-                    state,
-                    np.zeros(m, bool),
-                    feed.first,
-                    embed_jit(learner, state, test_set),
-                    feed.size,
-                ),
-                chunks,
-                journal,
-                stop_on_failure=keeping.stop_on_failure,
-                advance=advance,
-            )
-        jax.block_until_ready(final)
-    about["data"] = [feed.digest]
-    nowhere = np.full(1, -1)
-    schedule = schedule_of(evaluate, nowhere, feed.done)
-    record = jax.tree.map(fetch, record)
-    history = build_history(record, schedule, feed.labels.labels, nowhere, test_set, about)
-    return Run(final, history)
+
+
+def _skip(feed: Feed, reader: Reader, journal: Journal) -> None:
+    """Read what the journal holds; ValueError if it is not what was learned."""
+    told = reader.ask(feed.skip, journal.done).result()
+    if told != journal.digest:
+        raise ValueError(
+            f"{journal.path}: expected the {journal.done} batches learned already, and then"
+            " what was announced to them, batch or end, got others"
+        )
 
 
 def _capacity(

@@ -1,19 +1,18 @@
 """What `run_stream` is given, checked on the host and brought into the scan's terms."""
 
 from collections.abc import Iterable, Mapping, Sized
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from rvfl_jax.core.checks import positive_int, real_matrix
-from rvfl_jax.core.types import Array, Learner, State
+from rvfl_jax.core.types import Array, Learner, State, Stream
 from rvfl_jax.learners.base import state_differences
 from rvfl_jax.runs.evaluation import HeldOut
 from rvfl_jax.runs.history import Run
+from rvfl_jax.runs.options import RunOptions
 from rvfl_jax.runs.scan import init_state
 from rvfl_jax.runs.sharding import check_width, init_over_mesh, place_state
 from rvfl_jax.streams.batches import Batches
@@ -41,6 +40,15 @@ def schedule_of(evaluate: str | int, task_ends: np.ndarray, T: int) -> np.ndarra
     return at
 
 
+def batches_of(stream: Stream, boundaries: str) -> Batches:
+    """What a learner is told of a stream; of the ends of tasks only where they are "given"."""
+    ends = None
+    if boundaries == "given":
+        ends = np.zeros(stream.num_batches, bool)
+        ends[stream.task_ends[stream.task_ends >= 0]] = True
+    return Batches(stream.X, stream.y, stream.weight, ends)
+
+
 def announce(batches: Batches, lookahead: Any) -> Batches:
     """The batches with inputs that follow them, (b', s), as one more."""
     if lookahead is None:
@@ -52,10 +60,10 @@ def announce(batches: Batches, lookahead: Any) -> Batches:
     X = np.zeros((1, b, s), batches.X.dtype)
     X[0, : len(rows)] = rows
     weight = (np.arange(b) < len(rows)).astype(batches.weight.dtype)[None]
-    return Batches(
-        np.concatenate([batches.X, X]),
-        np.concatenate([batches.y, np.zeros((1, b), batches.y.dtype)]),
-        np.concatenate([batches.weight, weight]),
+    return batches._replace(
+        X=np.concatenate([batches.X, X]),
+        y=np.concatenate([batches.y, np.zeros((1, b), batches.y.dtype)]),
+        weight=np.concatenate([batches.weight, weight]),
     )
 
 
@@ -111,12 +119,16 @@ def check_batches(stream: Any) -> None:
         )
 
 
+def shapes_of(learner: Learner, key: Array, num_features: int, num_classes: int) -> Any:
+    """Structure, shapes and dtypes of what `learner.init` gives."""
+    return jax.eval_shape(lambda key: learner.init(key, num_features, num_classes), key)
+
+
 def check_state(
     learner: Learner, state: Any, key: Array, num_features: int, num_classes: int
 ) -> None:
     """ValueError that lists in what a state is not one of this learner and stream."""
-    init = partial(learner.init, num_features=num_features, num_classes=num_classes)
-    expected = jax.eval_shape(init, key)
+    expected = shapes_of(learner, key, num_features, num_classes)
     if isinstance(state, Run) or (type(state) is not type(expected) and _is_container(expected)):
         more = "; `run.state` is one" if isinstance(state, Run) else ""
         raise ValueError(
@@ -173,26 +185,21 @@ def examined(
 
 
 def start_state(
-    learner: Learner,
-    state: State | None,
-    key: Array,
-    num_features: int,
-    num_classes: int,
-    mesh: Mesh | None,
-    layout: str,
+    learner: Learner, options: RunOptions, num_features: int, num_classes: int
 ) -> State:
     """The state to begin with, in the precision of this run and on its devices."""
-    if state is not None:
-        state = in_precision(state)
+    mesh, layout = options.mesh, options.layout
+    if options.state is not None:
+        state = in_precision(options.state)
         if mesh is None:
             return state
         check_width(learner, mesh, layout, state)
         return place_state(learner, state, mesh, layout)
     if mesh is None:
-        return init_state(learner, key, num_features, num_classes)
-    init = partial(learner.init, num_features=num_features, num_classes=num_classes)
-    check_width(learner, mesh, layout, jax.eval_shape(init, key))
-    return init_over_mesh(mesh, layout, learner, key, num_features, num_classes)
+        return init_state(learner, options.key, num_features, num_classes)
+    shapes = shapes_of(learner, options.key, num_features, num_classes)
+    check_width(learner, mesh, layout, shapes)
+    return init_over_mesh(mesh, layout, learner, options.key, num_features, num_classes)
 
 
 def in_precision(state: Any) -> Any:

@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.core.checks import positive_int, prng_key
-from rvfl_jax.core.types import Array, Learner, Stream
-from rvfl_jax.runs.inputs import capacity_of, check_learner
+from rvfl_jax.core.checks import one_of, positive_int, prng_key
+from rvfl_jax.core.types import Array, Boundaries, Learner, Stream
+from rvfl_jax.runs.inputs import batches_of, capacity_of, check_learner
+from rvfl_jax.runs.options import BOUNDARIES
 from rvfl_jax.runs.step import guess_and_learn
 from rvfl_jax.streams.batches import Step
 
@@ -31,6 +32,7 @@ def prequential_losses(
     key: Array,
     num_classes: int | None = None,
     checkpoint: bool | int = True,
+    boundaries: Boundaries = "none",
 ) -> Array:
     """(T,) squared error of the guess on each batch before it is learned, mean over rows.
 
@@ -55,6 +57,7 @@ def prequential_losses(
         checkpoint: in reverse mode, True keeps the carries of about sqrt(T) steps and of
             one segment of sqrt(T) steps, which is computed again; an integer is the length
             of a segment; False keeps all T and saves the second computation.
+        boundaries: as in `run_stream`.
 
     Returns:
         (T,); 0 for a batch without rows, infinite where the arithmetic failed (numbers out of
@@ -63,7 +66,7 @@ def prequential_losses(
     Raises:
         ValueError: on a capacity below the stream's classes, or a segment below 1.
     """
-    return _losses_and_rows(learner, stream, key, num_classes, checkpoint)[0]
+    return _losses_and_rows(learner, stream, key, num_classes, checkpoint, boundaries)[0]
 
 
 def prequential_loss(
@@ -73,9 +76,10 @@ def prequential_loss(
     key: Array,
     num_classes: int | None = None,
     checkpoint: bool | int = True,
+    boundaries: Boundaries = "none",
 ) -> Array:
     """Scalar mean over all rows of the stream; see `prequential_losses`."""
-    losses, rows = _losses_and_rows(learner, stream, key, num_classes, checkpoint)
+    losses, rows = _losses_and_rows(learner, stream, key, num_classes, checkpoint, boundaries)
     # Not 0 times infinity where a batch without rows failed.
     return jnp.sum(jnp.where(jnp.isinf(losses), losses, losses * rows)) / jnp.sum(rows)
 
@@ -86,10 +90,12 @@ def _losses_and_rows(
     key: Array,
     num_classes: int | None,
     checkpoint: bool | int,
+    boundaries: str,
 ) -> tuple[Array, Array]:
     check_learner(learner)
     prng_key("key", key)
     m = capacity_of(num_classes, stream.classes)
+    batches = batches_of(stream, one_of("boundaries", boundaries, BOUNDARIES))
     X, weight = jnp.asarray(stream.X), jnp.asarray(stream.weight)
     T = X.shape[0]
     steps = Step(
@@ -97,6 +103,7 @@ def _losses_and_rows(
         weight,
         jnp.concatenate([X[1:], X[-1:]]),
         jnp.concatenate([weight[1:], jnp.zeros_like(weight[:1])]),
+        None if batches.ends is None else jnp.asarray(batches.ends),
     )
     carry = learner.stream.begin(learner.init(key, X.shape[-1], m), X[0], weight[0])
     advance = partial(_loss_of_step, learner, m)

@@ -10,13 +10,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from rvfl_jax.core.checks import positive_int, prng_key
+from rvfl_jax.core.checks import one_of, positive_int, prng_key
 from rvfl_jax.core.progress import track
-from rvfl_jax.core.types import Array, Evaluate, Learner, Precision, Stream
+from rvfl_jax.core.types import Array, Boundaries, Evaluate, Learner, Precision, Stream
 from rvfl_jax.files.provenance import fingerprint, provenance
 from rvfl_jax.linalg.dense import precision_scope
 from rvfl_jax.runs.evaluation import columns_met
-from rvfl_jax.runs.inputs import capacity_of, encode_test, examined, schedule_of
+from rvfl_jax.runs.inputs import batches_of, capacity_of, encode_test, examined, schedule_of
+from rvfl_jax.runs.options import BOUNDARIES
 from rvfl_jax.streams.batches import Batches
 from rvfl_jax.streams.class_incremental import check_stream
 from rvfl_jax.sweeps.grid import Axis, axes_of, programs
@@ -39,6 +40,7 @@ def sweep(
     evaluate: Evaluate | int = "task",
     precision: Precision = "double",
     num_classes: int | None = None,
+    boundaries: Boundaries = "none",
     constants: Sequence[str] = ("num_layers", "num_nodes"),
     max_bytes: int = MAX_BYTES,
     mesh: Mesh | None = None,
@@ -69,6 +71,7 @@ def sweep(
             where a task of any of the streams ends.
         precision: "double" or "single".
         num_classes: m, the designed capacity; the classes of the stream when None.
+        boundaries: as in `run_stream`.
         constants: names whose numbers are handed to `make_learner` as they are, one program
             each.
         max_bytes: larger grids run in chunks that need about so much beside the data.
@@ -97,11 +100,12 @@ def sweep(
     first = streams[0]
     axes = axes_of(grid, len(streams) if several else None, constants)
     _check_values(make_learner, axes)
-    T, s = first.num_batches, first.X.shape[-1]
+    T = first.num_batches
     m = max(capacity_of(num_classes, one.classes) for one in streams)
     schedule = None if test is None else _schedule(evaluate, streams, T)
     positive_int("max_bytes", max_bytes)
-    job = _job(streams, several, key, test, schedule, m, s)
+    batches = [batches_of(one, one_of("boundaries", boundaries, BOUNDARIES)) for one in streams]
+    job = _job(streams, _stack(batches, several), several, key, test, schedule, m)
     # Told before anything runs: what has been computed is not lost to an axis without words.
     about = provenance(
         make_learner(**point_at(axes, [0] * len(axes))),
@@ -112,6 +116,7 @@ def sweep(
         grid={axis.name: _in_words(axis) for axis in axes},
         constants=list(constants),
         mesh=None if mesh is None else {"devices": mesh.size},
+        **({} if boundaries == "none" else {"boundaries": boundaries}),
     )
     total = math.prod(axis.size for axis in axes)
     parts: list[tuple[list[np.ndarray], Any]] = []
@@ -179,14 +184,14 @@ def _check_values(make_learner: Callable[..., Learner], axes: list[Axis]) -> Non
 
 def _job(
     streams: list[Stream],
+    batches: Batches,
     several: bool,
     key: Array,
     test: tuple[Any, Any] | None,
     schedule: np.ndarray | None,
     m: int,
-    s: int,
 ) -> Job:
-    batches = [Batches(one.X, one.y, one.weight) for one in streams]
+    s = streams[0].X.shape[-1]
     columns, labels, X_test = None, None, None
     if test is not None and schedule is not None:
         met_by = [columns_met(0, one.y, one.weight) for one in streams]
@@ -196,7 +201,7 @@ def _job(
         ]
         X_test = sets[0].X
         labels = _stack([(e.y, e.class_task, e.rows_of_task) for e in sets], several)
-    return Job(key, _stack(batches, several), columns, labels, X_test)
+    return Job(key, batches, columns, labels, X_test)
 
 
 def _stack(trees: list[Any], several: bool) -> Any:

@@ -1,0 +1,71 @@
+"""What a run is asked for, as one object that travels."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from rvfl_jax.core.checks import one_of, positive_int, prng_key
+from rvfl_jax.core.types import Array, State
+from rvfl_jax.runs.resumable import Keeping
+from rvfl_jax.runs.sharding import LAYOUTS, as_auto
+
+BOUNDARIES = ("none", "given")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """All arguments of `run_stream` but the learner and the stream; see there."""
+
+    key: Array
+    test: tuple[Any, Any] | None
+    evaluate: str | int
+    expert: str | np.ndarray | None
+    guesses: bool
+    confusion: bool
+    precision: str
+    num_classes: int | None
+    classes: Sequence[Hashable] | None
+    batch_size: int | None
+    state: State | None
+    lookahead: Any
+    boundaries: str
+    chunk_size: int | None
+    progress: bool | Callable[[int, int], None]
+    checkpoint: str | Path | None
+    resume: bool
+    on_failure: str
+    mesh: Mesh | None
+    layout: str
+
+    @property
+    def keeping(self) -> Keeping:
+        """What of the run is shown and kept while it goes on."""
+        raises = self.on_failure == "raise"
+        return Keeping(self.progress, self.checkpoint, self.resume, raises)
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether the run is more than one program."""
+        return self.chunk_size is not None or self.keeping.in_chunks
+
+    def checked(self) -> "RunOptions":
+        """The same in plain kinds; ValueError on what is wrong whatever the stream."""
+        prng_key("key", self.key)
+        one_of("on_failure", self.on_failure, ("raise", "return"))
+        one_of("layout", self.layout, LAYOUTS)
+        one_of("boundaries", self.boundaries, BOUNDARIES)
+        evaluate: Any = self.evaluate
+        expert, size = self.expert, self.chunk_size
+        if expert is not None and not isinstance(expert, str):
+            expert = np.asarray(expert)
+        return replace(
+            self,
+            evaluate=int(evaluate) if isinstance(evaluate, np.integer) else evaluate,
+            expert=expert,
+            chunk_size=None if size is None else positive_int("chunk_size", size),
+            mesh=None if self.mesh is None else as_auto(self.mesh),
+        )
