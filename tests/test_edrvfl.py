@@ -752,8 +752,10 @@ def test_solvers_agree_on_k_where_padding_leaves_few_rows():
     k = rvfl_jax.adaptive_k()
     pairs = zip(*(walk(k, stream, solver=solver) for solver in SOLVERS), strict=True)
     for (_, covariance), (_, information) in pairs:
-        np.testing.assert_allclose(covariance.k_next, information.k_next, rtol=1e-6)
-        np.testing.assert_allclose(covariance.k_t, information.k_t, rtol=1e-6)
+        np.testing.assert_allclose(
+            covariance.extras["k_next"], information.extras["k_next"], rtol=1e-6
+        )
+        np.testing.assert_allclose(covariance.extras["k_t"], information.extras["k_t"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

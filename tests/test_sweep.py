@@ -164,7 +164,8 @@ def nest(grid, stream, make=wide):
     axes = axes_of(grid, None, ())
     places = [np.arange(axis.size) for axis in axes]
     job = module._job([stream], False, KEY, None, None, 4, stream.X.shape[-1])
-    return sweep_program.Program(make, {}, axes, places, job, stream.num_batches, 4, 10**9, None)
+    room, sizes = sweep_program.Room(10**9, None), {"num_steps": stream.num_batches}
+    return sweep_program.Program(make, {}, axes, places, job, room, num_classes=4, **sizes)
 
 
 def test_eta_dagger_is_shared_by_all_k_and_copied_by_seeds(stream):

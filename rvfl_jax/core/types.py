@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from pickle import PicklingError
 from typing import Any, Literal, NamedTuple
+from typing import Protocol as Interface
 
 import jax
 import numpy as np
@@ -70,6 +71,70 @@ class StepInfo(NamedTuple):
     extras: dict[str, Array] = NO_EXTRAS
 
 
+class Init(Interface):
+    """How a learner begins: a state of any structure, for so many features and classes."""
+
+    def __call__(self, key: Array, num_features: int, num_classes: int) -> State:
+        """The state."""
+        ...
+
+
+class Step(Interface):
+    """How a learner learns a batch, with what is known of the one that follows it."""
+
+    def __call__(
+        self,
+        state: State,
+        X_t: Any,
+        Y_t: Any,
+        X_next: Any = None,
+        *,
+        weight_t: Any = None,
+        weight_next: Any = None,
+    ) -> tuple[State, StepInfo]:
+        """The state after it, and what the step tells."""
+        ...
+
+
+class Answer(Interface):
+    """What a state says of inputs (n, s): scores or probabilities."""
+
+    def __call__(self, state: State, X: Any) -> Array:
+        """(L, n, m) or (n, m)."""
+        ...
+
+
+class FitOffline(Interface):
+    """All rows at once, from the random features of a state."""
+
+    def __call__(self, state: State, X: Any, Y: Any, weight: Any) -> State:
+        """The state that has learned them."""
+        ...
+
+
+Combine = Callable[[Array], Array]
+Consolidate = Callable[[State], State]
+
+
+class Decided(Interface):
+    """What a driver reads of a decision, each (L,); how it scores is the method's own affair."""
+
+    @property
+    def healthy(self) -> Array:
+        """See `StepInfo`."""
+        ...
+
+    @property
+    def residual(self) -> Array:
+        """See `History`."""
+        ...
+
+    @property
+    def condition(self) -> Array:
+        """See `History`."""
+        ...
+
+
 @jax.tree_util.register_static
 class Name(str):
     """A word that JAX takes for structure."""
@@ -88,10 +153,10 @@ class PostponedForm(NamedTuple):
             since `state`.
     """
 
-    begin: Callable[..., Any]
-    absorb: Callable[..., Any]
-    decide: Callable[..., Any]
-    finish: Callable[..., State]
+    begin: Callable[[State], Any]
+    absorb: Callable[[Any, Array, Array, Array], Any]
+    decide: Callable[[Any, Array, Array], Decided]
+    finish: Callable[[State, Any, Array, Array, Array], State]
 
 
 @in_brief
@@ -104,9 +169,9 @@ class FollowForm(NamedTuple):
         read: `(followed, carry, Z) -> (L, n, m)` raw scores.
     """
 
-    begin: Callable[..., Any]
-    advance: Callable[..., Any]
-    read: Callable[..., Array]
+    begin: Callable[[Carry, Any], Any]
+    advance: Callable[[Any, Carry, Any], Any]
+    read: Callable[[Any, Carry, Any], Array]
 
 
 @in_brief
@@ -148,13 +213,13 @@ class StreamForm(NamedTuple):
         facts: what the method tells of its states.
     """
 
-    begin: Callable[..., Carry]
-    advance: Callable[..., tuple[Carry, StepInfo]]
+    begin: Callable[[State, Any, Any], Carry]
+    advance: Callable[[Carry, Any, Any, Any], tuple[Carry, StepInfo]]
     finish: Callable[[Carry], State]
     embed: Callable[[State, Any], Any]
     read: Callable[[Carry, Any], Array]
     postponed: PostponedForm | None = None
-    read_leading: Callable[..., Array] | None = None
+    read_leading: Callable[[Carry, Any, int], Array] | None = None
     follow: FollowForm | None = None
     facts: StateFacts = StateFacts()
 
@@ -215,14 +280,14 @@ class Learner:
         own_programs: what was compiled for it alone, freed with it; none where it has a recipe.
     """
 
-    init: Callable[..., State]
-    step: Callable[..., tuple[State, StepInfo]]
-    predict: Callable[..., Array]
-    scores: Callable[..., Array]
-    combine: Callable[[Array], Array]
+    init: Init
+    step: Step
+    predict: Answer
+    scores: Answer
+    combine: Combine
     stream: StreamForm
-    fit_offline: Callable[..., State] | None = None
-    consolidate: Callable[[State], State] = keep_state
+    fit_offline: FitOffline | None = None
+    consolidate: Consolidate = keep_state
     description: str = ""
     recipe: Recipe | None = field(default=None, init=False)
     origin: Origin | None = field(default=None, init=False)

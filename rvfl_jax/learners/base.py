@@ -16,11 +16,17 @@ import numpy as np
 from rvfl_jax.core.checks import differences, is_traced, one_of, plain_array, shape
 from rvfl_jax.core.portable import Origin, is_key
 from rvfl_jax.core.types import (
+    Answer,
     Array,
+    Combine,
+    Consolidate,
     Ensemble,
+    FitOffline,
+    Init,
     Learner,
     Recipe,
     State,
+    Step,
     StepInfo,
     StreamForm,
     keep_state,
@@ -41,7 +47,7 @@ class Held(NamedTuple):
     weight: Array
 
 
-def combiner(kind: str) -> Callable[[Array], Array]:
+def combiner(kind: str) -> Combine:
     """How (L, n, m) scores become (n, m) probabilities.
 
     Each sub-learner's scores go through softmax; "mean" averages them, "median" takes the
@@ -349,13 +355,13 @@ def describe(name: str, **options: Any) -> str:
 
 
 def make_learner(
-    init: Callable[..., State],
-    step: Callable[..., tuple[State, StepInfo]],
-    scores: Callable[[State, Any], Array],
+    init: Init,
+    step: Step,
+    scores: Answer,
     *,
-    combine: Callable[[Array], Array] = mean_softmax,
-    fit_offline: Callable[..., State] | None = None,
-    consolidate: Callable[[State], State] = keep_state,
+    combine: Combine = mean_softmax,
+    fit_offline: FitOffline | None = None,
+    consolidate: Consolidate = keep_state,
     description: str = "",
 ) -> Learner:
     """A `Learner` from a plain step, which is scanned with one batch held back.
@@ -384,13 +390,13 @@ def make_learner(
 
 
 def plain_learner(
-    init: Callable[..., State],
-    step: Callable[..., tuple[State, StepInfo]],
-    scores: Callable[[State, Any], Array],
+    init: Init,
+    step: Step,
+    scores: Answer,
     *,
-    combine: Callable[[Array], Array] = mean_softmax,
-    fit_offline: Callable[..., State] | None = None,
-    consolidate: Callable[[State], State] = keep_state,
+    combine: Combine = mean_softmax,
+    fit_offline: FitOffline | None = None,
+    consolidate: Consolidate = keep_state,
     description: str = "",
 ) -> Learner:
     """The same of functions that are not compiled, for `shared_programs`."""

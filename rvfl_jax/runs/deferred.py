@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rvfl_jax.core.types import Array, Learner, State
+from rvfl_jax.core.types import Array, Decided, Learner, State
 from rvfl_jax.learners.base import LearnerProgram
 from rvfl_jax.runs.evaluation import Evaluation, HeldOut, embed_test, look
 from rvfl_jax.streams.batches import Batches, met, where_asked
@@ -101,7 +101,7 @@ def run_blocks(
         seen = met(seen, targets, weight > 0)
 
         def decide() -> BlockRecord:
-            decision = form.decide(sums, *batches.after(block.last))
+            decision: Decided = form.decide(sums, *batches.after(block.last))
             evaluation = None
             if examined is not None:
                 evaluation = look(learner, decision, jnp.asarray(block.columns), seen, examined)

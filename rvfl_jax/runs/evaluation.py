@@ -1,6 +1,5 @@
 """What is measured on a fixed test set, inside the compiled stream."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rvfl_jax.core.types import Array, Carry, Learner, State
+from rvfl_jax.core.types import Array, Carry, Combine, Learner, State
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.metrics import (
     accuracy,
@@ -206,9 +205,7 @@ def _widths(num_classes: int) -> list[int]:
     return [*range(apart, num_classes, apart), num_classes]
 
 
-def evaluate_scores(
-    scores: Array, seen: Array, test: Examined, combine: Callable[[Array], Array]
-) -> Evaluation:
+def evaluate_scores(scores: Array, seen: Array, test: Examined, combine: Combine) -> Evaluation:
     """Measure (L, n, m) raw scores of the test rows.
 
     Args:

@@ -219,46 +219,48 @@ def build_history(
         "task_ends": task_ends,
     }
     if record.evaluation is None or schedule is None or test is None:
-        layers = record.k_t.shape[1]
-        none = np.zeros(0)
-        return History(
-            **common,
-            evaluated=np.zeros(0, int),
-            accuracy=ByProtocol(),
-            task_accuracy=ByProtocol(),
-            learner_accuracy=np.zeros((0, layers)),
-            regret=none,
-            cumulative_regret=none,
-            kl=none,
-            excess_loss=none,
-            kl_from_expert=none,
-            R=ByProtocol(),
-            task_rows=none,
-        )
-    evaluated = np.flatnonzero(schedule)
+        return History(**common, **_no_looks(record.k_t.shape[1]))
+    return History(**common, **_looks(record.evaluation, np.flatnonzero(schedule), task_ends, test))
+
+
+def _no_looks(layers: int) -> dict[str, Any]:
+    none = np.zeros(0)
+    scalars = ("regret", "cumulative_regret", "kl", "excess_loss", "kl_from_expert", "task_rows")
+    by_protocol = ("accuracy", "task_accuracy", "R")
+    return {
+        "evaluated": np.zeros(0, int),
+        "learner_accuracy": np.zeros((0, layers)),
+        **dict.fromkeys(scalars, none),
+        **{name: ByProtocol() for name in by_protocol},
+    }
+
+
+def _looks(
+    evaluation: Evaluation, evaluated: np.ndarray, task_ends: np.ndarray, test: HeldOut
+) -> dict[str, Any]:
+    """What a history has of its looks at the test set, after the batches `evaluated`."""
     # A run in chunks keeps of all looks only those that were made.
     kept: Any = jax.tree.map(
-        lambda leaf: leaf if len(leaf) == len(evaluated) else leaf[evaluated], record.evaluation
+        lambda leaf: leaf if len(leaf) == len(evaluated) else leaf[evaluated], evaluation
     )
-    at_ends = np.searchsorted(evaluated, task_ends)
-    complete = np.isin(task_ends, evaluated).all()
-    return History(
-        **common,
-        evaluated=evaluated,
-        accuracy=ByProtocol(kept.accuracy),
-        task_accuracy=ByProtocol(kept.task_accuracy),
-        learner_accuracy=kept.learner_accuracy,
-        regret=kept.regret,
-        cumulative_regret=cumulative_regret(kept.regret),
-        kl=kept.kl,
-        excess_loss=kept.excess_loss,
-        kl_from_expert=kept.kl_from_expert,
-        R=ByProtocol(
-            {name: rows[at_ends] for name, rows in kept.task_accuracy.items()} if complete else {}
-        ),
-        task_rows=np.asarray(test.rows_of_task, dtype=int),
-        confusion=np.zeros((0, 0, 0), int) if kept.confusion is None else kept.confusion,
-    )
+    R: dict[str, np.ndarray] = {}
+    if np.isin(task_ends, evaluated).all():
+        at_ends = np.searchsorted(evaluated, task_ends)
+        R = {name: rows[at_ends] for name, rows in kept.task_accuracy.items()}
+    return {
+        "evaluated": evaluated,
+        "accuracy": ByProtocol(kept.accuracy),
+        "task_accuracy": ByProtocol(kept.task_accuracy),
+        "learner_accuracy": kept.learner_accuracy,
+        "regret": kept.regret,
+        "cumulative_regret": cumulative_regret(kept.regret),
+        "kl": kept.kl,
+        "excess_loss": kept.excess_loss,
+        "kl_from_expert": kept.kl_from_expert,
+        "R": ByProtocol(R),
+        "task_rows": np.asarray(test.rows_of_task, dtype=int),
+        "confusion": np.zeros((0, 0, 0), int) if kept.confusion is None else kept.confusion,
+    }
 
 
 @portable

@@ -22,7 +22,7 @@ from rvfl_jax.core.types import Array, Boundaries, Learner, Stream
 from rvfl_jax.runs.inputs import batches_of, capacity_of, check_learner
 from rvfl_jax.runs.options import BOUNDARIES
 from rvfl_jax.runs.step import guess_and_learn
-from rvfl_jax.streams.batches import Step
+from rvfl_jax.streams.batches import BatchStep
 
 
 def prequential_losses(
@@ -98,7 +98,7 @@ def _losses_and_rows(
     batches = batches_of(stream, one_of("boundaries", boundaries, BOUNDARIES))
     X, weight = jnp.asarray(stream.X), jnp.asarray(stream.weight)
     T = X.shape[0]
-    steps = Step(
+    steps = BatchStep(
         jnp.asarray(stream.y),
         weight,
         jnp.concatenate([X[1:], X[-1:]]),
@@ -113,7 +113,7 @@ def _losses_and_rows(
     return _scan_in_segments(advance, carry, steps, min(length, T))
 
 
-def _loss_of_step(learner: Learner, m: int, carry: Any, step: Step) -> tuple[Any, Any]:
+def _loss_of_step(learner: Learner, m: int, carry: Any, step: BatchStep) -> tuple[Any, Any]:
     carry, learned = guess_and_learn(learner, m, carry, step)
     loss = learned.loss / jnp.maximum(learned.rows, 1)
     # A step that failed leaves the readout as it was, whose loss would look like any other.
@@ -121,7 +121,7 @@ def _loss_of_step(learner: Learner, m: int, carry: Any, step: Step) -> tuple[Any
 
 
 def _scan_in_segments(
-    advance: Callable[..., Any], carry: Any, steps: Step, length: int
+    advance: Callable[[Any, BatchStep], tuple[Any, Any]], carry: Any, steps: BatchStep, length: int
 ) -> tuple[Array, Array]:
     """A scan of scans, each of `length` steps, that reverse mode computes twice."""
     T = steps.y.shape[0]
@@ -133,7 +133,7 @@ def _scan_in_segments(
         return full.reshape(count, length, *array.shape[1:])
 
     @partial(jax.checkpoint, prevent_cse=False)
-    def segment(carry: Any, steps: Step) -> tuple[Any, Any]:
+    def segment(carry: Any, steps: BatchStep) -> tuple[Any, Any]:
         return lax.scan(jax.checkpoint(advance, prevent_cse=False), carry, steps)
 
     results = lax.scan(segment, carry, jax.tree.map(cut, steps))[1]

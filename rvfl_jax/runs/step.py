@@ -10,7 +10,7 @@ from rvfl_jax.core.types import Array, Carry, Learner, State, StepInfo, keep_sta
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.base import state_differences
 from rvfl_jax.metrics import by_learner
-from rvfl_jax.streams.batches import Step
+from rvfl_jax.streams.batches import BatchStep
 
 
 @in_brief
@@ -35,7 +35,7 @@ class Learned(NamedTuple):
 
 
 def guess_and_learn(
-    learner: Learner, num_classes: int, carry: Carry, step: Step
+    learner: Learner, num_classes: int, carry: Carry, step: BatchStep
 ) -> tuple[Carry, Learned]:
     """Guess the batch in hand, learn it, and consolidate if a task is known to end with it.
 
@@ -69,7 +69,7 @@ def consolidates(learner: Learner) -> bool:
     return learner.consolidate is not keep_state
 
 
-def _consolidated(learner: Learner, carry: Carry, step: Step) -> Carry:
+def _consolidated(learner: Learner, carry: Carry, step: BatchStep) -> Carry:
     """The carry at the end of a task, with the batch announced already in hand."""
     before = learner.stream.finish(carry)
     state: State = learner.consolidate(before)

@@ -24,10 +24,10 @@ class Batches(NamedTuple):
     weight: Any
     ends: Any = None
 
-    def step(self, t: Any) -> "Step":
+    def step(self, t: Any) -> "BatchStep":
         """What learning batch t takes."""
         ends = None if self.ends is None else jnp.asarray(self.ends)[t]
-        return Step(self.y[t], self.weight[t], *self.after(t), ends)
+        return BatchStep(self.y[t], self.weight[t], *self.after(t), ends)
 
     def after(self, t: Any) -> tuple[Array, Array]:
         """Inputs and weights of the batch that follows batch t; all padding at the end."""
@@ -37,7 +37,7 @@ class Batches(NamedTuple):
 
 
 @in_brief
-class Step(NamedTuple):
+class BatchStep(NamedTuple):
     """What one step takes: y and weight (b,) of the batch in hand, and the batch after it.
 
     `ends` tells whether a task ends here; None where nobody is to know.

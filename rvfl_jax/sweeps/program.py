@@ -70,6 +70,13 @@ class Job(NamedTuple):
     X_test: Any
 
 
+class Room(NamedTuple):
+    """What a program may take: bytes beside the data, and the devices that share it, or None."""
+
+    max_bytes: int
+    mesh: Mesh | None
+
+
 def point_at(axes: list[Axis], places: Sequence[int]) -> dict[str, Any]:
     """What a maker of learners gets at these places of all axes."""
     values: dict[str, Any] = {}
@@ -88,13 +95,13 @@ class Program:
         axes: list[Axis],
         places: list[np.ndarray],
         job: Job,
+        room: Room,
+        *,
         num_steps: int,
         num_classes: int,
-        max_bytes: int,
-        mesh: Mesh | None,
     ):
-        self.axes, self.places, self.job, self.mesh = axes, places, job, mesh
-        self.max_bytes = max_bytes
+        self.axes, self.places, self.job = axes, places, job
+        self.max_bytes, self.mesh = room
         self.traced = [i for i, axis in enumerate(axes) if axis.numbers]
         point = point_at(axes, [int(where[0]) for where in places])
         held = {name: value for name, value in held.items() if name not in (SEED, STREAM)}

@@ -21,7 +21,7 @@ from rvfl_jax.runs.options import BOUNDARIES
 from rvfl_jax.streams.batches import Batches
 from rvfl_jax.streams.class_incremental import check_stream
 from rvfl_jax.sweeps.grid import Axis, axes_of, programs
-from rvfl_jax.sweeps.program import Job, Program, point_at
+from rvfl_jax.sweeps.program import Job, Program, Room, point_at
 from rvfl_jax.sweeps.result import Sweep, build_sweep
 
 # What a chunk may take beside the data: carries, constants and the largest intermediates.
@@ -123,7 +123,8 @@ def sweep(
     with precision_scope(precision), track(total, progress, "configurations") as advance:
         known = np.zeros([axis.size for axis in axes], bool)
         for held, places in programs(axes):
-            program = Program(make_learner, held, axes, places, job, T, m, max_bytes, mesh)
+            room, sizes = Room(max_bytes, mesh), {"num_steps": T, "num_classes": m}
+            program = Program(make_learner, held, axes, places, job, room, **sizes)
             for chunk, kept in program.run(CHUNKS_SHOWN if progress else 1):
                 parts.append((chunk, kept))
                 # Chunks may overlap.
