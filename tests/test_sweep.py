@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rvfl_jax
+from rvfl_jax.streams.batches import Batches
 from rvfl_jax.sweeps import program as sweep_program
 from rvfl_jax.sweeps.grid import axes_of
 from tests import tolerances
@@ -163,7 +164,8 @@ def nest(grid, stream, make=wide):
     module = importlib.import_module("rvfl_jax.sweeps.sweep")
     axes = axes_of(grid, None, ())
     places = [np.arange(axis.size) for axis in axes]
-    job = module._job([stream], False, KEY, None, None, 4, stream.X.shape[-1])
+    batches = Batches(stream.X, stream.y, stream.weight)
+    job = module._job([stream], batches, False, KEY, None, None, 4)
     room, sizes = sweep_program.Room(10**9, None), {"num_steps": stream.num_batches}
     return sweep_program.Program(make, {}, axes, places, job, room, num_classes=4, **sizes)
 
