@@ -258,6 +258,11 @@ def mean_softmax(scores: Array) -> Array:
     return jnp.mean(jax.nn.softmax(scores, axis=-1), axis=0)
 
 
+def brier_loss(scores: Array, targets: Array) -> Array:
+    """(n,) squared error, between 0 and 2, of the ensemble's probabilities; scores (L, n, m)."""
+    return jnp.sum((mean_softmax(scores) - targets) ** 2, axis=-1)
+
+
 def by_learner(scores: Array) -> Array:
     """(L, n, m) scores of a learner; those of one without sub-learners, (n, m), get L = 1."""
     return scores[None] if jnp.ndim(scores) == 2 else scores

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from typing import Protocol as Interface
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.core.portable import Origin, portable
@@ -114,6 +115,7 @@ class FitOffline(Interface):
 
 Combine = Callable[[Array], Array]
 Consolidate = Callable[[State], State]
+Loss = Callable[[Array, Array], Array]
 
 
 class Decided(Interface):
@@ -229,6 +231,11 @@ def keep_state(state: State) -> State:
     return state
 
 
+def squared_error(scores: Array, targets: Array) -> Array:
+    """(b,) squared error of the sub-learners' mean scores (L, b, m), summed over columns."""
+    return jnp.sum((jnp.mean(scores, axis=0) - targets) ** 2, axis=-1)
+
+
 @in_brief
 @dataclass(frozen=True)
 class Recipe:
@@ -274,6 +281,9 @@ class Learner:
             random features; None where a method has none.
         consolidate: `state -> state`, called where a task ends if a run says
             `boundaries="given"`; `keep_state` for methods that need none.
+        loss: `(scores (L, b, m), targets (b, m)) -> (b,)`, by which guesses are judged before
+            their batch is learned: the prequential loss. The squared error of the mean scores for
+            methods whose scores estimate the targets.
         description: the method and its configuration in words, for records.
         recipe: how it was made; None for one put together by hand.
         origin: which call makes it again in another process; None for one put together by hand.
@@ -288,6 +298,7 @@ class Learner:
     stream: StreamForm
     fit_offline: FitOffline | None = None
     consolidate: Consolidate = keep_state
+    loss: Loss = squared_error
     description: str = ""
     recipe: Recipe | None = field(default=None, init=False)
     origin: Origin | None = field(default=None, init=False)

@@ -8,7 +8,10 @@ from importlib import import_module
 from typing import Any
 
 # Name of each to the module that has a function of that name.
-REGISTERED: dict[str, str] = {}
+REGISTERED = {
+    "slda": "rvfl_jax.learners.slda",
+    "replay": "rvfl_jax.learners.replay",
+}
 
 
 def register(name: str, module: str) -> None:

@@ -24,12 +24,14 @@ from rvfl_jax.core.types import (
     FitOffline,
     Init,
     Learner,
+    Loss,
     Recipe,
     State,
     Step,
     StepInfo,
     StreamForm,
     keep_state,
+    squared_error,
 )
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.linalg.dense import scope_of
@@ -362,6 +364,7 @@ def make_learner(
     combine: Combine = mean_softmax,
     fit_offline: FitOffline | None = None,
     consolidate: Consolidate = keep_state,
+    loss: Loss = squared_error,
     description: str = "",
 ) -> Learner:
     """A `Learner` from a plain step, which is scanned with one batch held back.
@@ -374,12 +377,15 @@ def make_learner(
             probabilities; see `combiner`.
         fit_offline: the hindsight expert, if the method has one.
         consolidate: `state -> state`, what is to be done where a task ends.
+        loss: `(scores (L, b, m), targets) -> (b,)`, by which guesses are judged; `brier_loss` of
+            `rvfl_jax.metrics` where scores are no estimates of one-hot targets.
         description: see `Learner`.
     """
     parts: dict[str, Any] = {
         "combine": combine,
         "fit_offline": fit_offline,
         "consolidate": consolidate,
+        "loss": loss,
         "description": description,
     }
     plain = plain_learner(init, step, scores, **parts)
@@ -397,6 +403,7 @@ def plain_learner(
     combine: Combine = mean_softmax,
     fit_offline: FitOffline | None = None,
     consolidate: Consolidate = keep_state,
+    loss: Loss = squared_error,
     description: str = "",
 ) -> Learner:
     """The same of functions that are not compiled, for `shared_programs`."""
@@ -427,5 +434,6 @@ def plain_learner(
         ),
         fit_offline=fit_offline,
         consolidate=consolidate,
+        loss=loss,
         description=description,
     )

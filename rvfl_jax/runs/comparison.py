@@ -20,7 +20,7 @@ import numpy as np
 from rvfl_jax import metrics
 from rvfl_jax.core.checks import one_of, positive_int
 from rvfl_jax.core.progress import track
-from rvfl_jax.core.types import Array, Evaluate, Learner, Precision, Stream
+from rvfl_jax.core.types import Array, Boundaries, Evaluate, Learner, Precision, Stream
 from rvfl_jax.core.words import Summary, summarised
 from rvfl_jax.linalg.dense import PRECISIONS, precision_scope
 from rvfl_jax.runs.expert import offline_scores
@@ -55,7 +55,7 @@ class Setting(NamedTuple):
 
     evaluate: Evaluate | int = "batch"
     precision: Precision = "double"
-    boundaries: str = "none"
+    boundaries: Boundaries = "none"
     every: int | None = None
     in_chunks: bool = False
 
@@ -154,7 +154,7 @@ def compare(
     test: tuple[Any, Any],
     evaluate: Evaluate | int = "batch",
     precision: Precision = "double",
-    boundaries: str = "none",
+    boundaries: Boundaries = "none",
     progress: bool | Callable[[int, int], None] = False,
 ) -> Comparison:
     """Run learners on one stream, over several seeds.
@@ -350,6 +350,7 @@ def _timed_run(
             evaluate=setting.evaluate,
             expert=scores,
             precision=setting.precision,
+            boundaries=setting.boundaries,
             chunk_size=setting.every,
             progress=progress if setting.in_chunks or file is not None else False,
             checkpoint=file,

@@ -99,7 +99,8 @@ class History(NamedTuple):
         rows: (T,) rows of each batch, padding left out.
         prequential_accuracy: (T,) of the guesses on each batch before it was learned;
             NaN for a batch without rows.
-        prequential_loss: (T,) their squared error, summed over columns, mean over rows.
+        prequential_loss: (T,) the learner's loss of them, mean over rows; of edRVFL their
+            squared error, summed over columns.
         evaluated: (E,) batches after which the test set was looked at.
         accuracy: protocol to (E,); "class_incremental" is acc(t), eq. (33).
         task_accuracy: protocol to (E, Q).

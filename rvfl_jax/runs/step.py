@@ -23,7 +23,7 @@ class Learned(NamedTuple):
         valid: (b,) False in padding.
         rows: scalar, the valid rows.
         hits: scalar, how many of them were guessed right before they were learned.
-        loss: scalar, squared error of these guesses, the sum over rows and columns.
+        loss: scalar, the learner's loss of these guesses, the sum over rows.
     """
 
     info: StepInfo
@@ -51,7 +51,7 @@ def guess_and_learn(
     if step.ends is not None and consolidates(learner):
         carry = lax.cond(step.ends, lambda: _consolidated(learner, carry, step), lambda: carry)
     scores = by_learner(info.guess_scores)
-    error = jnp.sum((jnp.mean(scores, axis=0) - targets) ** 2, axis=-1)
+    error = learner.loss(scores, targets)
     hit = jnp.argmax(learner.combine(scores), axis=-1) == step.y
     learned = Learned(
         info,

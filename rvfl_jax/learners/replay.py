@@ -1,0 +1,104 @@
+"""Experience replay: a network trained by gradients on each batch and on rows kept from before.
+
+At every batch, as many times as asked, one step of plain gradient descent on the cross-entropy of
+the batch's rows and of rows drawn from a reservoir, each row counting alike.
+
+Source: A. Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rvfl_jax.core.checks import positive_int, scalar
+from rvfl_jax.core.types import Array, Learner, StepInfo
+from rvfl_jax.learners.base import describe, plain_learner, shared_programs
+from rvfl_jax.learners.parts import MLP, rows_of, unless_unhealthy
+from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir, pass_by
+from rvfl_jax.linalg.dense import is_finite
+from rvfl_jax.metrics import brier_loss
+
+
+class ERState(NamedTuple):
+    """Parameters, the optimiser's state, kept rows, and the key of the next draws."""
+
+    params: Any
+    optimiser: Any
+    kept: Reservoir
+    key: Array
+
+
+def replay(
+    *,
+    learning_rate: Any = 0.1,
+    hidden: tuple[int, ...] = (400, 400),
+    memory: int = 200,
+    drawn: int = 10,
+    updates: int = 1,
+) -> Learner:
+    """Experience replay with a multilayer perceptron.
+
+    Args:
+        learning_rate: of gradient descent, above 0.
+        hidden: nodes of each hidden layer; none for a linear model.
+        memory: rows kept.
+        drawn: rows drawn from them for each update, at most `memory`.
+        updates: gradient steps a batch.
+
+    Raises:
+        ValueError: on anything out of range.
+    """
+    learning_rate = scalar("learning_rate", learning_rate, minimum=0.0, strict=True)
+    hidden = tuple(positive_int("hidden", nodes) for nodes in hidden)
+    sizes = {"memory": memory, "drawn": drawn, "updates": updates}
+    options = (hidden, *(positive_int(name, size) for name, size in sizes.items()))
+    if drawn > memory:
+        raise ValueError(f"drawn: expected at most memory={memory}, got {drawn}")
+    return _replay(options, learning_rate)
+
+
+@shared_programs
+def _replay(options: tuple[Any, ...], learning_rate: Any) -> Learner:
+    hidden, memory, drawn, updates = options
+    optimiser = optax.sgd(learning_rate)
+
+    def logits(params: Any, X: Any) -> Array:
+        num_classes = len(params["params"][f"Dense_{len(hidden)}"]["bias"])
+        return jnp.asarray(MLP(hidden, num_classes).apply(params, jnp.asarray(X)))
+
+    def init(key: Array, num_features: int, num_classes: int) -> ERState:
+        of_params, of_draws = jax.random.split(key)
+        params = MLP(hidden, num_classes).init(of_params, jnp.zeros((1, num_features)))
+        kept = empty_reservoir(memory, num_features, num_classes)
+        return ERState(params, optimiser.init(params), kept, of_draws)
+
+    def loss(params: Any, X: Array, Y: Array, weight: Array) -> Array:
+        each = optax.softmax_cross_entropy(logits(params, X), Y)
+        return jnp.sum(weight * each) / jnp.maximum(jnp.sum(weight), 1.0)
+
+    def step(
+        state: ERState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
+    ) -> tuple[ERState, StepInfo]:
+        del X_next
+        X, weight = rows_of(X_t, weight_t, state.kept.X.dtype)
+        key, of_reservoir, *of_draws = jax.random.split(state.key, 2 + updates)
+        params, moments = state.params, state.optimiser
+        for of_draw in of_draws:
+            rows = zip((X, Y_t, weight), draw(state.kept, of_draw, drawn), strict=True)
+            both = map(jnp.concatenate, rows)
+            change, moments = optimiser.update(jax.grad(loss)(params, *both), moments, params)
+            params = optax.apply_updates(params, change)
+        kept = pass_by(state.kept, of_reservoir, X, Y_t, weight > 0)
+        healthy = is_finite(jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(params)]))
+        learned = ERState(params, moments, kept, key)
+        info = StepInfo(logits(state.params, X), healthy)
+        return unless_unhealthy(healthy, learned, state), info
+
+    def scores(state: ERState, X: Any) -> Array:
+        return logits(state.params, X)
+
+    numbers = dict(zip(("hidden", "memory", "drawn", "updates"), options, strict=True))
+    told = describe("replay", learning_rate=learning_rate, **numbers)
+    return plain_learner(init, step, scores, loss=brier_loss, description=told)
