@@ -50,11 +50,11 @@
 # `float64` by name (`precision=` of a run decides what `jnp.zeros` gives).
 
 # %%
+# %matplotlib inline
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 
 import rvfl_jax
@@ -192,7 +192,6 @@ for name, style in comparison.styles.items():
 # %%
 figure = plots.comparison_figure(comparison)
 figure.set_size_inches(10, 5)
-plt.close("all")
 figure  # noqa: B018
 
 # %% [markdown]
