@@ -94,7 +94,7 @@ def test_followed_scores_equal_new_ones(strength, monkeypatch):
     stream = reweighted(many_classes(num_batches=100))
     followed = history(learner(**STRENGTHS[strength]), stream)
     in_chunks = history(learner(**STRENGTHS[strength]), stream, chunk_size=33)
-    monkeypatch.setattr(rvfl_jax.runs.run_stream, "worth_following", lambda *_: False)
+    monkeypatch.setattr(rvfl_jax.runs.in_memory, "worth_following", lambda *_: False)
     anew = history(learner(**STRENGTHS[strength]), stream)
     assert not np.array_equal(followed.regret, anew.regret), "nothing was followed"
     assert_same_looks(followed, anew)
@@ -110,7 +110,7 @@ def test_scores_are_followed_through_batches_that_leave_no_trace(monkeypatch):
     state = rvfl_jax.run_stream(learner(), many_classes(), key=KEY).state
     options = {"state": state, "on_failure": "return", "expert": None}
     followed = history(learner(), stream, **options)
-    monkeypatch.setattr(rvfl_jax.runs.run_stream, "worth_following", lambda *_: False)
+    monkeypatch.setattr(rvfl_jax.runs.in_memory, "worth_following", lambda *_: False)
     anew = history(learner(), stream, **options)
     assert not followed.healthy[60].any()
     for name, want in anew.accuracy.items():

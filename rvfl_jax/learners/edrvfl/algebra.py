@@ -18,7 +18,12 @@ import numpy as np
 from rvfl_jax.core.checks import NumericalError, check_ridge, is_number, per_layer, shape
 from rvfl_jax.core.types import ActivationName, Array
 from rvfl_jax.learners.base import check_design, check_inputs
-from rvfl_jax.learners.edrvfl.network import Activation, activation_name, resolve_activation
+from rvfl_jax.learners.edrvfl.network import (
+    Activation,
+    activation_name,
+    num_features_of,
+    resolve_activation,
+)
 from rvfl_jax.learners.edrvfl.sums import Sums, learned_state, sums_of
 from rvfl_jax.linalg.dense import scope_of
 
@@ -122,7 +127,7 @@ def unlearn_rows(
     """
     told = {"activation": getattr(state, "activation", None)}
     check_design({"activation": activation_name(activation)}, told)
-    check_inputs(state, X)
+    check_inputs(num_features_of(state), X)
     shape("Y", Y, (np.shape(X)[0], state.theta.shape[-1]), "(n, num_classes)")
     weight = np.ones(np.shape(X)[0]) if weight is None else weight
     shape("weight", weight, (np.shape(X)[0],), "(n,)")
