@@ -276,3 +276,30 @@ def test_one_in_float64_makes_a_call_of_float64(stream):
     assert info.guess_scores.dtype == learner.scores(state, stream.X[0]).dtype == np.float32
     assert learner.consolidate(state) is state
     assert counting().consolidate(state)["ends"] == 1
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        (lambda s: None, r"step: expected it to give \(state, StepInfo\(...\)\), got NoneType"),
+        (lambda s: rvfl_jax.StepInfo(s.T, True), r"guess_scores: .*\(L, b, m\), or \(b, m\), got"),
+        (
+            lambda s: rvfl_jax.StepInfo(s, True, {"a": s}),
+            r"extras\['a'\]: expected a scalar or",
+        ),
+        (lambda s: rvfl_jax.StepInfo(s, s > 0), r"healthy: expected a scalar or shape \(1,\), one"),
+    ],
+)
+def test_what_a_step_may_not_tell_is_named(stream, info, message):
+    def step_of(state, *batch, **rest):
+        return step(state, *batch, **rest)[0], info(scores(state, batch[0]))
+
+    learner = rvfl_jax.make_learner(init, step_of, scores)
+    with pytest.raises(ValueError, match=message):
+        rvfl_jax.run_stream(learner, stream, key=KEY)
+
+
+def test_scores_of_another_shape_are_named(stream, test):
+    learner = rvfl_jax.make_learner(init, step, lambda state, X: scores(state, X).T)
+    with pytest.raises(ValueError, match=r"^scores: .*\(L, n, m\), or \(n, m\), got \(1, 4, 60\)"):
+        rvfl_jax.run_stream(learner, stream, key=KEY, test=test)

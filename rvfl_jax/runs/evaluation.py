@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rvfl_jax.core.checks import shape
 from rvfl_jax.core.types import Array, Carry, Combine, Learner, State
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.metrics import (
@@ -189,7 +190,9 @@ def _leading_scores(
     """
     leading = learner.stream.read_leading
     if leading is None:
-        return by_learner(learner.stream.read(decided, test.Z))
+        scores = by_learner(learner.stream.read(decided, test.Z))
+        shape("scores", scores, (None, len(test.y), num_classes), "(L, n, m), or (n, m)")
+        return scores
     widths = _widths(num_classes)
 
     def score(width: int) -> Array:

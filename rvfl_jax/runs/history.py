@@ -38,16 +38,21 @@ FIGURES = ("k_t", "k_next", "sigma_share", "residual", "condition")
 
 def record_of(learned: Learned, evaluation: Evaluation | None) -> StepRecord:
     """What is kept of a batch, all figures one a sub-learner; NaN where the method tells none."""
-    scores = by_learner(learned.info.guess_scores)
+    info, scores = learned.info, by_learner(learned.info.guess_scores)
 
-    def each(value: Any) -> Array:
+    def each(name: str, value: Any) -> Array:
+        if jnp.shape(value) not in ((), scores.shape[:1]):
+            raise ValueError(
+                f"{name}: expected a scalar or shape {scores.shape[:1]}, one a sub-learner, got"
+                f" {jnp.shape(value)}"
+            )
         return jnp.broadcast_to(jnp.asarray(value), scores.shape[:1])
 
     unknown = jnp.full((), jnp.nan, scores.dtype)
-    told = {name: each(value) for name, value in learned.info.extras.items()}
+    told = {name: each(f"extras[{name!r}]", value) for name, value in info.extras.items()}
     return StepRecord(
-        **{name: told.pop(name) if name in told else each(unknown) for name in FIGURES},
-        healthy=each(learned.info.healthy),
+        **{name: told.pop(name) if name in told else each(name, unknown) for name in FIGURES},
+        healthy=each("healthy", info.healthy),
         rows=learned.rows,
         hits=learned.hits,
         loss=learned.loss,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rvfl_jax.core.checks import shape
 from rvfl_jax.core.types import Array, Carry, Learner, State, StepInfo, keep_state
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.base import state_differences
@@ -44,13 +45,16 @@ def guess_and_learn(
         num_classes: m, columns of the targets.
         carry: of its stream form.
         step: labels of the batch in hand, and the batch after it.
+
+    Raises:
+        ValueError: on what a step may not tell.
     """
     valid = step.weight > 0
     targets = jax.nn.one_hot(step.y, num_classes)
     carry, info = learner.stream.advance(carry, targets, step.X_next, step.weight_next)
     if step.ends is not None and consolidates(learner):
         carry = lax.cond(step.ends, lambda: _consolidated(learner, carry, step), lambda: carry)
-    scores = by_learner(info.guess_scores)
+    scores = _guesses(info, targets)
     error = learner.loss(scores, targets)
     hit = jnp.argmax(learner.combine(scores), axis=-1) == step.y
     learned = Learned(
@@ -62,6 +66,17 @@ def guess_and_learn(
         loss=jnp.sum(jnp.where(valid, error, 0.0)),
     )
     return carry, learned
+
+
+def _guesses(info: StepInfo, targets: Array) -> Array:
+    """(L, b, m) what a step tells of its batch; ValueError if that is no such thing."""
+    if not isinstance(info, StepInfo):
+        raise ValueError(
+            f"step: expected it to give (state, StepInfo(...)), got {type(info).__name__}"
+        )
+    scores = by_learner(jnp.asarray(info.guess_scores))
+    shape("guess_scores", scores, (None, *targets.shape), "(L, b, m), or (b, m)")
+    return scores
 
 
 def consolidates(learner: Learner) -> bool:

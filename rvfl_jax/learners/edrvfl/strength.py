@@ -70,7 +70,7 @@ def adaptive_k(
 
     Where a batch has more rows than its features have rank, Q has zero eigenvalues, sigma
     alone decides their share of the trace, and k falls to about
-    kappa sigma b / (b - rank): practically plain ridge. `StepInfo.sigma_share` tells how
+    kappa sigma b / (b - rank): practically plain ridge. `history.sigma_share` tells how
     much of the trace sigma decided.
 
     Args:
