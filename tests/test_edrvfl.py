@@ -225,14 +225,12 @@ def test_the_other_estimators_are_those_below_equation_28(estimator, solver):
 
 
 def test_solver_auto_takes_the_information_form_for_long_batches():
-    from rvfl_jax.learners.edrvfl.solvers import covariance, information
-
     learner = make(1.0)
     state = learner.init(jax.random.key(0), 6, 4)
     short = learner.stream.begin(state, jnp.ones((2, 6)), None)
     long = learner.stream.begin(state, jnp.ones((40, 6)), None)
-    assert isinstance(short.solver, covariance.Carry)
-    assert isinstance(long.solver, information.Carry)
+    assert short.solver.name == "covariance"
+    assert long.solver.name == "information"
 
 
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "sigmoid", "tanh", "swish"])
@@ -480,7 +478,7 @@ def test_k_may_be_traced_and_leaves_eta_dagger_unbatched(stream):
         state = learner.init(jax.random.key(0), 6, 4)
         carry = learner.stream.begin(state, stream.X[0], stream.weight[0])
         carry, _ = learner.stream.advance(carry, Y, stream.X[1], stream.weight[1])
-        return carry.theta, carry.solver.P
+        return carry.theta, carry.readouts.P
 
     ks = jnp.array([0.0, 1.0, 1.414])
     thetas, P = jax.jit(jax.vmap(final, out_axes=(0, None)))(ks)

@@ -9,7 +9,7 @@ is strict: whatever differs from what is expected is listed, all of it, and noth
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -26,6 +26,13 @@ from rvfl_jax.files.provenance import versions
 
 FORMAT = 1
 _METADATA = "metadata"
+# Parts of paths as they are now, and as files of earlier releases have them.
+_FORMERLY = (
+    (".carry.readouts.", ".carry.solver."),
+    (".carry.pending.", ".carry.batch."),
+    (".carry.begun.still", ".carry.rest.here"),
+    (".carry.begun.", ".carry.rest."),
+)
 
 
 @in_brief
@@ -169,6 +176,7 @@ def restore(checkpoint: Checkpoint, like: Any, *, what: str = "checkpoint") -> A
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    checkpoint = _renamed(checkpoint, expected)
     keys = checkpoint.metadata["prng_keys"]
     faults = [f"{name}: expected, not there" for name in expected if name not in checkpoint.arrays]
     faults += [f"{name}: there, not expected" for name in checkpoint.arrays if name not in expected]
@@ -184,6 +192,24 @@ def restore(checkpoint: Checkpoint, like: Any, *, what: str = "checkpoint") -> A
         for name in expected
     ]
     return jax.tree_util.tree_unflatten(structure, restored)
+
+
+def _renamed(checkpoint: Checkpoint, expected: Iterable[str]) -> Checkpoint:
+    """The checkpoint with arrays by the names that are expected, where it has them by former ones.
+
+    A file has either all of its names from before or none.
+    """
+    now = {}
+    for name in expected:
+        former = name
+        for part, before in _FORMERLY:
+            former = former.replace(part, before)
+        now[former] = name
+    keys = checkpoint.metadata["prng_keys"]
+    return Checkpoint(
+        {now.get(name, name): array for name, array in checkpoint.arrays.items()},
+        checkpoint.metadata | {"prng_keys": {now.get(name, name): v for name, v in keys.items()}},
+    )
 
 
 def _arrays_of(tree: Any) -> tuple[dict[str, np.ndarray], dict[str, str]]:

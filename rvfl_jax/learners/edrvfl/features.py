@@ -9,6 +9,7 @@ from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.network import Activation, features
 from rvfl_jax.learners.edrvfl.residual import probe
+from rvfl_jax.learners.edrvfl.solvers.base import FeatureBatch
 from rvfl_jax.linalg.dense import is_finite
 
 
@@ -32,6 +33,10 @@ class InHand(NamedTuple):
     def valid(self) -> Array:
         """(b,) True for rows that count."""
         return self.root > 0
+
+    def of_one(self, D: Array, prior: Array | None = None) -> FeatureBatch:
+        """The batch of one sub-learner with features D (b, d) and the guess of theta_0 on them."""
+        return FeatureBatch(D, self.valid, prior)
 
     def weighted(self, Y: Any) -> Array:
         """(b, m) targets times the root of their row's weight; 0 in padding, whatever is there."""

@@ -13,7 +13,6 @@ Adaptive Forward Regularization for Online Task-free Class Incremental Learning"
 """
 
 from functools import partial
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -70,8 +69,14 @@ from rvfl_jax.learners.edrvfl.network import (
     resolve_weight_init,
 )
 from rvfl_jax.learners.edrvfl.residual import WORTHLESS, Ledger, empty_ledger, enter, residual
-from rvfl_jax.learners.edrvfl.solvers import covariance, information, square_root
-from rvfl_jax.learners.edrvfl.solvers.base import Batch, Readout, Report
+from rvfl_jax.learners.edrvfl.solvers import fastest, solvers_of
+from rvfl_jax.learners.edrvfl.solvers.base import (
+    ReadoutSolver,
+    Report,
+    SolverOptions,
+    Step,
+    SubLearner,
+)
 from rvfl_jax.learners.edrvfl.strength import (
     FORM,
     ConstantK,
@@ -150,38 +155,51 @@ class Figures(NamedTuple):
 
 
 @in_brief
-class Rest(NamedTuple):
+class Begun(NamedTuple):
     """The decision of the state that a run began with, kept while the stream stands still.
 
     Attributes:
-        here: () True until there is a batch.
+        still: () True until there is a batch.
         theta: (L, d, m).
         k: (L,).
     """
 
-    here: Array
+    still: Array
     theta: Array
     k: Array
 
 
 @in_brief
-class Carry(NamedTuple):
-    """What the scan carries: solver carries with a leading L, and the batch in hand."""
+class StreamCarry(NamedTuple):
+    """What the scan carries, with a pending batch.
+
+    Attributes:
+        W: (L, N + s, N).
+        readouts: carries of the solver with a leading L.
+        solver: the solver of these carries, which is no array but part of the structure.
+        pending: the batch that was announced.
+        num_learned: () batches.
+        key: as in the state, as are `ledger` and `prior`.
+        ledger: see `EdRVFLState`.
+        begun: what the run began with.
+        prior: see `EdRVFLState`.
+    """
 
     W: Array
-    solver: Any
-    batch: InHand
+    readouts: Any
+    solver: ReadoutSolver
+    pending: InHand
     num_learned: Array
     key: Array | None
     ledger: Ledger
-    rest: Rest
+    begun: Begun
     prior: Array | None = None
 
     @property
     def theta(self) -> Array:
         """(L, d, m) the readout of now."""
-        theta = jax.vmap(_solver_of(self.solver).theta)(self.solver)
-        return jnp.where(self.rest.here, self.rest.theta, theta)
+        theta = jax.vmap(self.solver.theta)(self.readouts)
+        return jnp.where(self.begun.still, self.begun.theta, theta)
 
 
 class Options(NamedTuple):
@@ -288,7 +306,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
     g = resolve_activation(activation)
     g_name = Name(activation_name(activation))
     combine_scores = combiner(ensemble)
-    pick_solver = partial(_pick_solver, solver)
+    solvers = solvers_of(solver, SolverOptions(forward, cold_start == "paper"))
 
     def init(key: Array, num_features: int, num_classes: int) -> EdRVFLState:
         s = positive_int("num_features", num_features)
@@ -306,7 +324,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         own_key = key if is_random(strength) else None
         ledger = jax.vmap(lambda r: empty_ledger(r, nodes + s, m))(lax.stop_gradient(ridges))
         root = None
-        if solver == "square_root":
+        if any(each.needs_root for each in solvers):
             root = jnp.sqrt(ridges)[:, None, None] * eye
         return EdRVFLState(
             *(W, theta, eta_0, eta_0, theta, none, learned, own_key, ledger, root),
@@ -321,37 +339,39 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         mine = {"num_layers": layers, "num_nodes": nodes, "activation": g_name}
         check_design(mine, told_by(state))
 
-    def begin(state: EdRVFLState, X: Any, weight: Any) -> Carry:
-        batch = take(state.W, X, weight, g)
-        solve = pick_solver(batch.D.shape)
-        readout = Readout(
+    def begin(state: EdRVFLState, X: Any, weight: Any) -> StreamCarry:
+        pending = take(state.W, X, weight, g)
+        solve = fastest(solvers, *pending.D.shape[1:])
+        each = SubLearner(
             state.eta_dagger, state.eta, state.theta_ridge, state.theta, state.k, state.root
         )
-        in_hand = jax.vmap(lambda r, D, prior: solve.begin(r, Batch(D, batch.valid, prior)))(
-            readout, batch.D, _prior_guess(batch.D, state.prior)
+        readouts = jax.vmap(lambda r, D, prior: solve.begin(r, pending.of_one(D, prior)))(
+            each, pending.D, _prior_guess(pending.D, state.prior)
         )
-        rest = Rest(~jnp.any(batch.valid), state.theta, state.k)
-        return Carry(
-            *(state.W, in_hand, batch, state.num_learned, state.key, state.ledger, rest),
+        begun = Begun(~jnp.any(pending.valid), state.theta, state.k)
+        return StreamCarry(
+            *(state.W, readouts, solve, pending, state.num_learned, state.key, state.ledger),
+            begun,
             state.prior,
         )
 
-    def advance(carry: Carry, Y_t: Any, X_next: Any, weight_next: Any) -> tuple[Carry, StepInfo]:
-        batch, dtype = carry.batch, carry.W.dtype
+    def advance(
+        carry: StreamCarry, Y_t: Any, X_next: Any, weight_next: Any
+    ) -> tuple[StreamCarry, StepInfo]:
+        batch, dtype = carry.pending, carry.W.dtype
         upcoming = take(carry.W, X_next, weight_next, g)
         Y = batch.weighted(Y_t)
         usable = batch.finite & is_finite(Y)
         prior, prior_next = (_prior_guess(D, carry.prior) for D in (batch.D, upcoming.D))
-        guess = carry.solver.V if prior is None else carry.solver.V + prior
+        guess = carry.readouts.V if prior is None else carry.readouts.V + prior
         guess_scores = _unweighted(batch, guess)
-        skip_gram = carry.num_learned == 0 if cold_start == "paper" else None
         step_keys = _step_keys(strength, carry)
         per_learner = jax.tree.map(
             lambda v: jnp.broadcast_to(jnp.asarray(v, dtype), (layers,)), strength
         )
 
         def advance_one(
-            solver_carry: Any,
+            readout: Any,
             D: Array,
             usable: Array,
             D_next: Array,
@@ -359,26 +379,24 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             strength: Strength,
             keys: Any,
         ) -> Any:
-            solve = _solver_of(solver_carry)
-            return solve.advance(
-                solver_carry,
-                Batch(D, batch.valid),
-                Y,
-                usable,
-                Batch(D_next, upcoming.valid, prior_next),
-                strength,
-                forward=forward,
-                skip_gram=skip_gram,
+            step = Step(
+                batch=batch.of_one(D),
+                Y=Y,
+                usable=usable,
+                upcoming=upcoming.of_one(D_next, prior_next),
+                strength=strength,
+                first=carry.num_learned == 0,
                 keys=keys,
             )
+            return carry.solver.advance(readout, step)
 
         moved, report = jax.vmap(advance_one)(
-            carry.solver, batch.D, usable, upcoming.D, prior_next, per_learner, step_keys
+            carry.readouts, batch.D, usable, upcoming.D, prior_next, per_learner, step_keys
         )
         # Diagnostics have no derivatives: they would cost memory, and norms have none at 0.
         watched = lax.stop_gradient((moved, batch, report, upcoming.probe))
         ledger = _enter(carry.ledger, *watched[1:3])
-        gap = jax.vmap(_residual)(watched[0], ledger, watched[3])
+        gap = jax.vmap(partial(_residual, carry.solver))(watched[0], ledger, watched[3])
         extras = Figures(
             k_t=report.k_t,
             k_next=report.k_next,
@@ -389,20 +407,22 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         healthy = report.absorbed & report.sound & upcoming.finite & (gap <= WORTHLESS)
         info = StepInfo(guess_scores, healthy, extras._asdict())
         learned = carry.num_learned + jnp.any(batch.valid)
-        rest = carry.rest._replace(here=carry.rest.here & ~jnp.any(upcoming.valid))
-        carry = Carry(carry.W, moved, upcoming, learned, carry.key, ledger, rest, carry.prior)
+        begun = carry.begun._replace(still=carry.begun.still & ~jnp.any(upcoming.valid))
+        carry = carry._replace(
+            readouts=moved, pending=upcoming, num_learned=learned, ledger=ledger, begun=begun
+        )
         return carry, info
 
-    def finish(carry: Carry) -> EdRVFLState:
-        readout = jax.vmap(_solver_of(carry.solver).finish)(carry.solver)
-        here = carry.rest.here
+    def finish(carry: StreamCarry) -> EdRVFLState:
+        readout = jax.vmap(carry.solver.finish)(carry.readouts)
+        still, begun = carry.begun.still, carry.begun
         return EdRVFLState(
             W=carry.W,
-            theta=jnp.where(here, carry.rest.theta, readout.theta),
+            theta=jnp.where(still, begun.theta, readout.theta),
             eta_dagger=readout.eta_dagger,
             eta=readout.eta,
             theta_ridge=readout.theta_ridge,
-            k=jnp.where(here, carry.rest.k, readout.k),
+            k=jnp.where(still, begun.k, readout.k),
             num_learned=carry.num_learned,
             key=carry.key,
             ledger=carry.ledger,
@@ -428,9 +448,9 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         X_t, Y_t, weight_t = some_rows(X_t, Y_t, weight_t)
         X_next, _, weight_next = some_rows(X_t[:0] if X_next is None else X_next, None, weight_next)
         carry = begin(state, X_t, weight_t)
-        idle = ~jnp.any(carry.batch.valid)
+        idle = ~jnp.any(carry.pending.valid)
         carry, info = advance(carry, Y_t, X_next, weight_next)
-        idle &= ~jnp.any(carry.batch.valid)
+        idle &= ~jnp.any(carry.pending.valid)
         # The round trip through a solver's carry may round; a step without rows may not.
         before = state._replace(ridge=own_ridges(carry.W.dtype), activation=g_name)
         kept = jax.tree.map(lambda new, old: jnp.where(idle, old, new), finish(carry), before)
@@ -447,8 +467,8 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         return learned_state(state, sums, ridge, jnp.ones_like(state.num_learned))
 
     postponed = None
-    on_request = solver in ("auto", "information") and cold_start == "exact"
-    if isinstance(strength, ConstantK) and on_request:
+    additive = any(each.additive for each in solvers) and cold_start == "exact"
+    if isinstance(strength, ConstantK) and additive:
         postponed = _counting_on(deferred_form(ridge, strength.k, g))
 
     return Learner(
@@ -546,38 +566,24 @@ def _prior_guess(D: Array, prior: Array | None) -> Array | None:
     return None if prior is None else matmul(D, prior)
 
 
-def _follow(carry: Carry, Z: Array) -> covariance.Followed | None:
-    if not isinstance(carry.solver, covariance.Carry):
-        return None
-    return jax.vmap(covariance.follow)(carry.solver, Z)
+def _follow(carry: StreamCarry, Z: Array) -> Any:
+    following = carry.solver.follow
+    return None if following is None else jax.vmap(following.begin)(carry.readouts, Z)
 
 
-def _follow_step(followed: covariance.Followed, carry: Carry, Z: Array) -> covariance.Followed:
-    return jax.vmap(covariance.follow_step)(followed, carry.solver, Z)
+def _follow_step(followed: Any, carry: StreamCarry, Z: Array) -> Any:
+    assert carry.solver.follow is not None
+    return jax.vmap(carry.solver.follow.advance)(followed, carry.readouts, Z)
 
 
-def _followed_scores(followed: covariance.Followed, carry: Carry, Z: Array) -> Array:
+def _followed_scores(followed: Any, carry: StreamCarry, Z: Array) -> Array:
+    following = carry.solver.follow
+    assert following is not None
     return lax.cond(
-        carry.rest.here,
-        lambda: matmul(Z, carry.rest.theta),
-        lambda: jax.vmap(covariance.followed_scores)(followed, carry.solver),
+        carry.begun.still,
+        lambda: matmul(Z, carry.begun.theta),
+        lambda: jax.vmap(following.read)(followed, carry.readouts),
     )
-
-
-def _pick_solver(name: str, features_shape: tuple[int, ...]) -> ModuleType:
-    _, rows, width = features_shape
-    if name == "square_root":
-        return square_root
-    if name == "information" or (name == "auto" and 2 * rows >= width):
-        return information
-    return covariance
-
-
-def _solver_of(solver_carry: Any) -> ModuleType:
-    for solver in (information, square_root):
-        if isinstance(solver_carry, solver.Carry):
-            return solver
-    return covariance
 
 
 def _unweighted(batch: InHand, scores: Array) -> Array:
@@ -592,12 +598,12 @@ def _enter(ledger: Ledger, batch: InHand, report: Report) -> Ledger:
     )
 
 
-def _residual(solver_carry: Any, ledger: Ledger, probe_next: Array) -> Array:
-    theta, k = _solver_of(solver_carry).solution(solver_carry)
-    return residual(ledger, theta, k, probe_next, solver_carry.V)
+def _residual(solver: ReadoutSolver, readout: Any, ledger: Ledger, probe_next: Array) -> Array:
+    theta, k = solver.solution(readout)
+    return residual(ledger, theta, k, probe_next, readout.V)
 
 
-def _step_keys(strength: Strength, carry: Carry) -> tuple[Array | None, Array | None]:
+def _step_keys(strength: Strength, carry: StreamCarry) -> tuple[Array | None, Array | None]:
     """(L,) keys for k_t and k_{t+1}, or None where the estimator is not random."""
     if not is_random(strength):
         return None, None

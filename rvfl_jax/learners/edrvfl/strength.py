@@ -193,7 +193,9 @@ def sigma_share(strength: Strength, k: Array) -> Array:
     return jnp.where(k > 0, strength.kappa * strength.sigma / k, 0.0)
 
 
-def k_in_hand(strength: Strength, k_added: Array, estimate: Callable[[AdaptiveK], Array]) -> Array:
+def k_of_pending(
+    strength: Strength, k_added: Array, estimate: Callable[[AdaptiveK], Array]
+) -> Array:
     """k_t of the batch being learned.
 
     Args:
@@ -206,7 +208,7 @@ def k_in_hand(strength: Strength, k_added: Array, estimate: Callable[[AdaptiveK]
     return k_added if strength.reuse_k else estimate(strength)
 
 
-def estimate_k_in_hand(
+def estimate_k_of_pending(
     strength: AdaptiveK, M: Array, k_added: Array, valid: Array, key: Array | None
 ) -> Array:
     """k_t anew, from D_t eta_t D_t^T = (I + k_added M)^-1 M.

@@ -1,16 +1,26 @@
-"""What every solver takes and gives."""
+"""The contract of a solver: one way to carry one sub-learner's readout along a stream.
 
-from typing import NamedTuple
+A solver is a `ReadoutSolver`, five functions of one sub-learner and what they can do beyond that.
+They know no ensemble axis: `rvfl_jax.edrvfl` vmaps them. What a learner is made with is bound by
+`solver(options)` of each module, once; a `Step` holds what differs from step to step. A learner's
+carry has its solver as part of its structure, so that nobody has to ask a carry what it is.
+"""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
 import jax.numpy as jnp
 
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
+from rvfl_jax.learners.edrvfl.strength import Strength
 from rvfl_jax.linalg.dense import is_finite, shifted_solve
 
 
 @in_brief
-class Batch(NamedTuple):
+class FeatureBatch(NamedTuple):
     """Weighted features of one batch for one sub-learner.
 
     Attributes:
@@ -29,7 +39,7 @@ class Batch(NamedTuple):
 
 
 @in_brief
-class Readout(NamedTuple):
+class SubLearner(NamedTuple):
     """One sub-learner between two steps, in the terms of the public state.
 
     Attributes:
@@ -50,6 +60,87 @@ class Readout(NamedTuple):
     root: Array | None = None
 
 
+class SolverOptions(NamedTuple):
+    """What is known of a learner when it is made.
+
+    Attributes:
+        forward: False if k is known to be 0, which saves the forward term where it costs.
+        skips_first_gram: whether the Gram of the first batch never enters, as the paper's cold
+            start has it.
+    """
+
+    forward: bool
+    skips_first_gram: bool
+
+
+class Step(NamedTuple):
+    """One step of one sub-learner.
+
+    Attributes:
+        batch: the pending batch, which is learned.
+        Y: (b, m) its weighted targets.
+        usable: scalar, False if the batch must leave no trace.
+        upcoming: the batch announced next.
+        strength: scalar k, or scalar kappa and sigma.
+        first: scalar, whether nothing has been learned before.
+        keys: PRNG keys for the two estimates of k, or None.
+    """
+
+    batch: FeatureBatch
+    Y: Array
+    usable: Array
+    upcoming: FeatureBatch
+    strength: Strength
+    first: Array
+    keys: tuple[Array | None, Array | None]
+
+
+class Following(NamedTuple):
+    """How the scores of fixed rows Z (n, d) follow one sub-learner.
+
+    Attributes:
+        begin: `(carry, Z) -> followed`.
+        advance: `(followed, carry, Z) -> followed`, after every step.
+        read: `(followed, carry) -> (n, m)` Z theta.
+    """
+
+    begin: Callable[[Any, Array], Any]
+    advance: Callable[[Any, Any, Array], Any]
+    read: Callable[[Any, Any], Array]
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class ReadoutSolver:
+    """One way to carry a readout along a stream; a pytree without leaves.
+
+    A carry may be any pytree with `V` (b, m), the guess D (theta - theta_0) on the pending batch.
+
+    Attributes:
+        name: as `edrvfl` has it.
+        begin: `(SubLearner, FeatureBatch) -> carry`, with that batch pending.
+        advance: `(carry, Step) -> (carry, Report)`; learns the pending batch and announces the
+            next one, which is then pending.
+        theta: `carry -> (d, m)` the readout of now.
+        solution: `carry -> ((d, m), k)`, a readout that solves A theta = B with the forward
+            strength k inside: whichever costs nothing, for the residual to be taken of.
+        finish: `carry -> SubLearner`.
+        needs_root: whether `begin` asks for `SubLearner.root`.
+        additive: whether it carries A and B themselves, so that decisions may be deferred.
+        follow: None where scores are computed anew whenever they are wanted.
+    """
+
+    name: str
+    begin: Callable[[SubLearner, FeatureBatch], Any]
+    advance: Callable[[Any, Step], tuple[Any, "Report"]]
+    theta: Callable[[Any], Array]
+    solution: Callable[[Any], tuple[Array, Array | float]]
+    finish: Callable[[Any], SubLearner]
+    needs_root: bool = False
+    additive: bool = False
+    follow: Following | None = None
+
+
 @in_brief
 class Report(NamedTuple):
     """One step of one sub-learner; all but `taught` are scalars.
@@ -57,9 +148,9 @@ class Report(NamedTuple):
     Attributes:
         k_t: strength of the batch that was learned.
         k_next: strength put on the announced batch.
-        absorbed: False if the batch in hand left no trace.
+        absorbed: False if the pending batch left no trace.
         sound: False if a strength could not be had; its term is then left out.
-        weight: 1, or 0 where the Gram of the batch in hand never enters.
+        weight: 1, or 0 where the Gram of the pending batch never enters.
         taught: (b, m) see `rvfl_jax.learners.edrvfl.strength.taught_targets`.
     """
 
@@ -87,17 +178,12 @@ def look_ahead(M: Array, U: Array, k: Array) -> tuple[Array, Array, Array]:
     return jnp.where(healthy, V, U), jnp.where(healthy, k, 0.0), healthy
 
 
-def gram_weight(skip: Array | None, like: Array) -> Array:
-    """1, or 0 for the first batch of the paper's cold start, whose Gram never enters.
-
-    Args:
-        skip: scalar truth; None where the cold start is exact.
-        like: gives the dtype.
-    """
-    one = jnp.ones((), like.dtype)
-    return one if skip is None else jnp.where(skip, 0.0, one)
+def gram_weight(options: SolverOptions, step: Step) -> Array:
+    """1, or 0 for the first batch of the paper's cold start, whose Gram never enters."""
+    one = jnp.ones((), step.Y.dtype)
+    return jnp.where(step.first, 0.0, one) if options.skips_first_gram else one
 
 
-def strength_or_none(k: Array, upcoming: Batch) -> Array:
+def strength_or_none(k: Array, upcoming: FeatureBatch) -> Array:
     """k, or 0 where nothing was announced."""
     return jnp.where(jnp.any(upcoming.valid), k, 0.0)

@@ -15,6 +15,7 @@ V' = D' theta = (I + k M')^-1 D' Phi, so that theta = Phi - k G' V' is formed wh
 asks for it.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -22,9 +23,13 @@ import jax.numpy as jnp
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.solvers.base import (
-    Batch,
-    Readout,
+    FeatureBatch,
+    Following,
+    ReadoutSolver,
     Report,
+    SolverOptions,
+    Step,
+    SubLearner,
     gram_weight,
     look_ahead,
     strength_or_none,
@@ -33,8 +38,8 @@ from rvfl_jax.learners.edrvfl.strength import (
     ConstantK,
     Strength,
     estimate_k,
-    estimate_k_in_hand,
-    k_in_hand,
+    estimate_k_of_pending,
+    k_of_pending,
     taught_targets,
 )
 from rvfl_jax.linalg.dense import (
@@ -53,8 +58,8 @@ from rvfl_jax.linalg.dense import (
 
 
 @in_brief
-class Carry(NamedTuple):
-    """P (d, d), Phi (d, m), and of the batch in hand what both of its uses need.
+class CovarianceCarry(NamedTuple):
+    """P (d, d), Phi (d, m), and of the pending batch what both of its uses need.
 
     G = D P (b, d), transposed against the formulas above; M (b, b); U = D Phi and
     V = D (theta - theta_0) (b, m); its strength k. C (b, m) is what the batch before left in
@@ -71,49 +76,29 @@ class Carry(NamedTuple):
     C: Array
 
 
-def begin(readout: Readout, batch: Batch) -> Carry:
-    """Take the first batch in hand: 2 d^2 b flops."""
+def begin(readout: SubLearner, batch: FeatureBatch) -> CovarianceCarry:
+    """Make the first batch the pending one: 2 d^2 b flops."""
     P, Phi = readout.eta_dagger, readout.theta_ridge
     G = matmul_nt(batch.D, P)
     M = matmul_nt(G, batch.D)
     U = matmul(batch.D, Phi)
     # What was announced may be another batch than this one: the guess is theta's own.
     V = batch.beyond_prior(matmul(batch.D, readout.theta))
-    return Carry(P, Phi, G, M, U, V, readout.k, jnp.zeros_like(U))
+    return CovarianceCarry(P, Phi, G, M, U, V, readout.k, jnp.zeros_like(U))
 
 
 def advance(
-    carry: Carry,
-    batch: Batch,
-    Y: Array,
-    usable: Array,
-    upcoming: Batch,
-    strength: Strength,
-    *,
-    forward: bool,
-    skip_gram: Array | None,
-    keys: tuple[Array | None, Array | None],
-) -> tuple[Carry, Report]:
-    """Learn the batch in hand and announce the next one.
-
-    Args:
-        carry: of the previous step.
-        batch: the batch in hand.
-        Y: (b, m) weighted targets.
-        usable: scalar, False if the batch must leave no trace.
-        upcoming: the batch announced next.
-        strength: scalar k, or scalar kappa and sigma.
-        forward: False if k is known to be 0, which saves the forward term.
-        skip_gram: True on the first batch of the paper's cold start, None where it is exact.
-        keys: PRNG keys for the two estimates of k, or None.
-    """
-    k_t = k_in_hand(
+    carry: CovarianceCarry, step: Step, options: SolverOptions
+) -> tuple[CovarianceCarry, Report]:
+    """Learn the pending batch and announce the next one."""
+    batch, Y, usable, upcoming, strength, _, keys = step
+    k_t = k_of_pending(
         strength,
         carry.k,
-        lambda adaptive: estimate_k_in_hand(adaptive, carry.M, carry.k, batch.valid, keys[0]),
+        lambda adaptive: estimate_k_of_pending(adaptive, carry.M, carry.k, batch.valid, keys[0]),
     )
     Y, estimated = taught_targets(strength, Y, carry.V, carry.k, k_t)
-    c = gram_weight(skip_gram, carry.k)
+    c = gram_weight(options, step)
     X = inverse_factor(identity_plus(c, carry.M))
     P, C, absorbed = _absorb(carry, Y, usable, X, c)
     Phi = carry.Phi + matmul_tn(carry.G, C)
@@ -122,54 +107,54 @@ def advance(
     U = matmul(upcoming.D, Phi)
     k = _strength_announced(carry, M, X, c, upcoming, strength, keys[1])
     V, announced = upcoming.beyond_prior(U), jnp.ones((), bool)
-    if forward:
+    if options.forward:
         V, k, announced = look_ahead(M, V, k)
     report = Report(k_t, k, absorbed, announced & estimated, c, Y)
-    return Carry(P, Phi, G, M, U, V, k, C), report
+    return CovarianceCarry(P, Phi, G, M, U, V, k, C), report
 
 
-def theta(carry: Carry) -> Array:
+def theta(carry: CovarianceCarry) -> Array:
     """(d, m) theta = Phi - k G^T V."""
     return carry.Phi - matmul_tn(carry.G, carry.k * carry.V)
 
 
-def finish(carry: Carry) -> Readout:
+def finish(carry: CovarianceCarry) -> SubLearner:
     """Materialise eta: 2 d^2 b flops."""
     P = symmetrise(carry.P)
     S = matmul(inverse_factor(identity_plus(carry.k, carry.M)), carry.G)
     eta = symmetrise(P - carry.k * matmul_tn(S, S))
-    return Readout(P, eta, carry.Phi, theta(carry), carry.k)
+    return SubLearner(P, eta, carry.Phi, theta(carry), carry.k)
 
 
-def solution(carry: Carry) -> tuple[Array, Array | float]:
+def solution(carry: CovarianceCarry) -> tuple[Array, Array | float]:
     """The readout that the residual is taken of, and the forward strength inside it."""
     return carry.Phi, 0.0
 
 
 class Followed(NamedTuple):
-    """Scores of n fixed rows Z: S = Z Phi (n, m), and E = Z G^T (n, b) of the batch in hand."""
+    """Scores of n fixed rows Z: S = Z Phi (n, m), and E = Z G^T (n, b) of the pending batch."""
 
     S: Array
     E: Array
 
 
-def follow(carry: Carry, Z: Array) -> Followed:
+def follow(carry: CovarianceCarry, Z: Array) -> Followed:
     """Begin to follow the scores of fixed rows."""
     return Followed(matmul(Z, carry.Phi), matmul_nt(Z, carry.G))
 
 
-def follow_step(followed: Followed, carry: Carry, Z: Array) -> Followed:
-    """After a step: S <- S + E C, and E of the new batch in hand; 2 n b (d + m) flops."""
+def follow_step(followed: Followed, carry: CovarianceCarry, Z: Array) -> Followed:
+    """After a step: S <- S + E C, and E of the new pending batch; 2 n b (d + m) flops."""
     return Followed(followed.S + matmul(followed.E, carry.C), matmul_nt(Z, carry.G))
 
 
-def followed_scores(followed: Followed, carry: Carry) -> Array:
+def followed_scores(followed: Followed, carry: CovarianceCarry) -> Array:
     """(n, m) Z theta = S - k E V."""
     return followed.S - matmul(followed.E, carry.k * carry.V)
 
 
 def _absorb(
-    carry: Carry, Y: Array, usable: Array, X: Array, c: Array
+    carry: CovarianceCarry, Y: Array, usable: Array, X: Array, c: Array
 ) -> tuple[Array, Array, Array]:
     # Targets may depend on kappa and sigma, and P must not: it looks at the factor alone.
     factored = usable & is_factor(X)
@@ -182,11 +167,11 @@ def _absorb(
 
 
 def _strength_announced(
-    carry: Carry,
+    carry: CovarianceCarry,
     M: Array,
     X: Array,
     c: Array,
-    upcoming: Batch,
+    upcoming: FeatureBatch,
     strength: Strength,
     key: Array | None,
 ) -> Array:
@@ -202,4 +187,18 @@ def _strength_announced(
     inner = shifted_solve(carry.M, carry.k, factor_solve(X, C.T))
     return estimate_k(
         strength, symmetrise(M + (c - carry.k) * matmul(C, inner)), upcoming.valid, key
+    )
+
+
+@cache
+def solver(options: SolverOptions) -> ReadoutSolver:
+    """This form for a learner's options; equal options have one solver."""
+    return ReadoutSolver(
+        "covariance",
+        begin,
+        lambda carry, step: advance(carry, step, options),
+        theta,
+        solution,
+        finish,
+        follow=Following(follow, follow_step, followed_scores),
     )

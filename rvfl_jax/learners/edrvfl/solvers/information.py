@@ -7,6 +7,7 @@ costs d^2 b + d^3 / 3 flops (plus triangular solves for m columns), which beats 
 covariance form where b is of the order of d or beyond, and every sum is additive.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,9 +16,12 @@ from jax import lax
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.solvers.base import (
-    Batch,
-    Readout,
+    FeatureBatch,
+    ReadoutSolver,
     Report,
+    SolverOptions,
+    Step,
+    SubLearner,
     gram_weight,
     strength_or_none,
 )
@@ -27,7 +31,7 @@ from rvfl_jax.learners.edrvfl.strength import (
     Strength,
     estimate_k,
     inverse_trace,
-    k_in_hand,
+    k_of_pending,
     taught_targets,
 )
 from rvfl_jax.linalg.dense import (
@@ -43,8 +47,8 @@ from rvfl_jax.linalg.dense import (
 
 
 @in_brief
-class Carry(NamedTuple):
-    """Sums A (d, d) and B (d, m), decision theta (d, m), and the batch in hand.
+class InformationCarry(NamedTuple):
+    """Sums A (d, d) and B (d, m), decision theta (d, m), and the pending batch.
 
     Of that batch: its Gram S (d, d), its strength k, V = D (theta - theta_0) (b, m), and R
     (d, d), the lower factor of A + k S.
@@ -59,34 +63,25 @@ class Carry(NamedTuple):
     k: Array
 
 
-def begin(readout: Readout, batch: Batch) -> Carry:
-    """Take the first batch in hand; inverts eta_dagger once."""
+def begin(readout: SubLearner, batch: FeatureBatch) -> InformationCarry:
+    """Make the first batch the pending one; inverts eta_dagger once."""
     A = spd_inverse(readout.eta_dagger)
     B = matmul(A, readout.theta_ridge)
     S = gram(batch.D)
     V = batch.beyond_prior(matmul(batch.D, readout.theta))
-    return Carry(A, B, readout.theta, cholesky(A + readout.k * S), S, V, readout.k)
+    return InformationCarry(A, B, readout.theta, cholesky(A + readout.k * S), S, V, readout.k)
 
 
 def advance(
-    carry: Carry,
-    batch: Batch,
-    Y: Array,
-    usable: Array,
-    upcoming: Batch,
-    strength: Strength,
-    *,
-    forward: bool,
-    skip_gram: Array | None,
-    keys: tuple[Array | None, Array | None],
-) -> tuple[Carry, Report]:
-    """Learn the batch in hand and announce the next one; see `covariance.advance`."""
-    del forward  # a vanishing k saves nothing here
-    k_t = k_in_hand(
+    carry: InformationCarry, step: Step, options: SolverOptions
+) -> tuple[InformationCarry, Report]:
+    """Learn the pending batch and announce the next one."""
+    batch, Y, usable, upcoming, strength, _, keys = step
+    k_t = k_of_pending(
         strength, carry.k, lambda adaptive: _estimate(carry, carry.S, batch, adaptive, keys[0])
     )
     Y, estimated = taught_targets(strength, Y, carry.V, carry.k, k_t)
-    c = gram_weight(skip_gram, carry.k)
+    c = gram_weight(options, step)
     moment = matmul_tn(batch.D, Y)
     S = gram(upcoming.D)
     k = _strength_announced(carry, S, upcoming, strength, keys[1])
@@ -106,24 +101,24 @@ def advance(
     k = jnp.where(solved, k, 0.0)
     V = upcoming.beyond_prior(matmul(upcoming.D, decision))
     report = Report(k_t, k, absorbable & solved, announced & estimated & solved, c, Y)
-    return Carry(A, B, decision, R, S, V, k), report
+    return InformationCarry(A, B, decision, R, S, V, k), report
 
 
-def theta(carry: Carry) -> Array:
+def theta(carry: InformationCarry) -> Array:
     """(d, m)."""
     return carry.theta
 
 
-def solution(carry: Carry) -> tuple[Array, Array | float]:
+def solution(carry: InformationCarry) -> tuple[Array, Array | float]:
     """The readout that the residual is taken of, and the forward strength inside it."""
     return carry.theta, carry.k
 
 
-def finish(carry: Carry) -> Readout:
+def finish(carry: InformationCarry) -> SubLearner:
     """Invert A and A + k S once."""
     P = spd_inverse(carry.A)
     eta = spd_inverse(_with_forward_term(carry.A, carry.k, carry.S))
-    return Readout(P, eta, matmul(P, carry.B), carry.theta, carry.k)
+    return SubLearner(P, eta, matmul(P, carry.B), carry.theta, carry.k)
 
 
 def _fits(S: Array) -> Array:
@@ -137,7 +132,7 @@ def _with_forward_term(A: Array, k: Array, S: Array) -> Array:
 
 
 def _strength_announced(
-    carry: Carry, S: Array, upcoming: Batch, strength: Strength, key: Array | None
+    carry: InformationCarry, S: Array, upcoming: FeatureBatch, strength: Strength, key: Array | None
 ) -> Array:
     if isinstance(strength, ConstantK):
         return strength_or_none(jnp.asarray(strength.k, carry.k.dtype), upcoming)
@@ -145,7 +140,7 @@ def _strength_announced(
 
 
 def _estimate(
-    carry: Carry, S: Array, batch: Batch, strength: AdaptiveK, key: Array | None
+    carry: InformationCarry, S: Array, batch: FeatureBatch, strength: AdaptiveK, key: Array | None
 ) -> Array:
     """K of a batch with Gram S, where eta_t = (R R^T)^-1.
 
@@ -173,3 +168,17 @@ def _estimate(
     if strength.estimator != "inverse_trace" or rows <= width:
         return by_rows(batch.D, batch.valid)
     return lax.cond(jnp.sum(batch.valid) >= width, by_features, by_few_rows)
+
+
+@cache
+def solver(options: SolverOptions) -> ReadoutSolver:
+    """This form for a learner's options; equal options have one solver."""
+    return ReadoutSolver(
+        "information",
+        begin,
+        lambda carry, step: advance(carry, step, options),
+        theta,
+        solution,
+        finish,
+        additive=True,
+    )

@@ -11,6 +11,7 @@ A batch whose Gram never enters, the first of the paper's cold start, leaves R a
 R^-T D^T Y to z.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -18,9 +19,12 @@ import jax.numpy as jnp
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.solvers.base import (
-    Batch,
-    Readout,
+    FeatureBatch,
+    ReadoutSolver,
     Report,
+    SolverOptions,
+    Step,
+    SubLearner,
     gram_weight,
     look_ahead,
     strength_or_none,
@@ -30,8 +34,8 @@ from rvfl_jax.learners.edrvfl.strength import (
     ConstantK,
     Strength,
     estimate_k,
-    estimate_k_in_hand,
-    k_in_hand,
+    estimate_k_of_pending,
+    k_of_pending,
     taught_targets,
 )
 from rvfl_jax.linalg.dense import (
@@ -47,8 +51,8 @@ from rvfl_jax.linalg.qr_update import qr_update, solve_upper_transposed, solve_u
 
 
 @in_brief
-class Carry(NamedTuple):
-    """R (d, d), z and Phi (d, m); of the batch in hand Q (d, b), V = D (theta - theta_0), k.
+class SquareRootCarry(NamedTuple):
+    """R (d, d), z and Phi (d, m); of the pending batch Q (d, b), V = D (theta - theta_0), k.
 
     Q is 0 where k is known to be 0.
     """
@@ -61,41 +65,33 @@ class Carry(NamedTuple):
     k: Array
 
 
-def begin(readout: Readout, batch: Batch) -> Carry:
-    """Take the first batch in hand."""
+def begin(readout: SubLearner, batch: FeatureBatch) -> SquareRootCarry:
+    """Make the first batch the pending one."""
     R, Phi = readout.root, readout.theta_ridge
     assert R is not None
     Q = solve_upper_transposed(R, batch.D.T)
     V = batch.beyond_prior(matmul(batch.D, readout.theta))
-    return Carry(R, matmul(R, Phi), Phi, Q, V, readout.k)
+    return SquareRootCarry(R, matmul(R, Phi), Phi, Q, V, readout.k)
 
 
 def advance(
-    carry: Carry,
-    batch: Batch,
-    Y: Array,
-    usable: Array,
-    upcoming: Batch,
-    strength: Strength,
-    *,
-    forward: bool,
-    skip_gram: Array | None,
-    keys: tuple[Array | None, Array | None],
-) -> tuple[Carry, Report]:
-    """Learn the batch in hand and announce the next one; see `covariance.advance`."""
+    carry: SquareRootCarry, step: Step, options: SolverOptions
+) -> tuple[SquareRootCarry, Report]:
+    """Learn the pending batch and announce the next one."""
+    batch, Y, usable, upcoming, strength, first, keys = step
     M = matmul_tn(carry.Q, carry.Q)
-    k_t = k_in_hand(
+    k_t = k_of_pending(
         strength,
         carry.k,
-        lambda adaptive: estimate_k_in_hand(adaptive, M, carry.k, batch.valid, keys[0]),
+        lambda adaptive: estimate_k_of_pending(adaptive, M, carry.k, batch.valid, keys[0]),
     )
     taught, estimated = taught_targets(strength, Y, carry.V, carry.k, k_t)
-    c = gram_weight(skip_gram, carry.k)
+    c = gram_weight(options, step)
     D, Y = jnp.where(usable, batch.D, 0.0), jnp.where(usable, taught, 0.0)
     R, z = qr_update(carry.R, carry.z, c * D, c * Y)
-    if skip_gram is not None:
+    if options.skips_first_gram:
         Q = solve_upper_transposed(carry.R, D.T)
-        z = jnp.where(skip_gram, carry.z + matmul(Q, Y), z)
+        z = jnp.where(first, carry.z + matmul(Q, Y), z)
     Phi = solve_upper_triangular(R, z)
     solved = is_finite(jnp.diag(R)) & is_finite(Phi)
     R, z, Phi = (
@@ -103,36 +99,36 @@ def advance(
     )
     U = upcoming.beyond_prior(matmul(upcoming.D, Phi))
     Q, V, k, announced = jnp.zeros_like(upcoming.D.T), U, jnp.zeros_like(carry.k), solved
-    if forward:
+    if options.forward:
         k = _strength_announced(carry, upcoming, strength, keys[1])
         Q = solve_upper_transposed(R, upcoming.D.T)
         V, k, announced = look_ahead(matmul_tn(Q, Q), U, k)
     report = Report(k_t, k, usable & solved, announced & estimated, c, taught)
-    return Carry(R, z, Phi, Q, V, k), report
+    return SquareRootCarry(R, z, Phi, Q, V, k), report
 
 
-def theta(carry: Carry) -> Array:
+def theta(carry: SquareRootCarry) -> Array:
     """(d, m) theta = Phi - k R^-1 Q V."""
     return carry.Phi - carry.k * solve_upper_triangular(carry.R, matmul(carry.Q, carry.V))
 
 
-def finish(carry: Carry) -> Readout:
+def finish(carry: SquareRootCarry) -> SubLearner:
     """Invert R, and materialise eta."""
     inverse = solve_upper_triangular(carry.R, jnp.eye(len(carry.R), dtype=carry.R.dtype))
     P = symmetrise(matmul_nt(inverse, inverse))
     X = inverse_factor(identity_plus(carry.k, matmul_tn(carry.Q, carry.Q)))
     S = matmul(X, matmul_nt(carry.Q.T, inverse))
     eta = symmetrise(P - carry.k * matmul_tn(S, S))
-    return Readout(P, eta, carry.Phi, theta(carry), carry.k, carry.R)
+    return SubLearner(P, eta, carry.Phi, theta(carry), carry.k, carry.R)
 
 
-def solution(carry: Carry) -> tuple[Array, Array | float]:
+def solution(carry: SquareRootCarry) -> tuple[Array, Array | float]:
     """The readout that the residual is taken of, and the forward strength inside it."""
     return carry.Phi, 0.0
 
 
 def _strength_announced(
-    carry: Carry, upcoming: Batch, strength: Strength, key: Array | None
+    carry: SquareRootCarry, upcoming: FeatureBatch, strength: Strength, key: Array | None
 ) -> Array:
     """k_{t+1} from D' eta_t D'^T = E^T E - k C (I + k M)^-1 C^T, with the R of before the step.
 
@@ -146,4 +142,18 @@ def _strength_announced(
     S = matmul_nt(X, matmul_tn(E, carry.Q))
     return estimate_k(
         strength, symmetrise(matmul_tn(E, E) - carry.k * matmul_tn(S, S)), upcoming.valid, key
+    )
+
+
+@cache
+def solver(options: SolverOptions) -> ReadoutSolver:
+    """This form for a learner's options; equal options have one solver."""
+    return ReadoutSolver(
+        "square_root",
+        begin,
+        lambda carry, step: advance(carry, step, options),
+        theta,
+        solution,
+        finish,
+        needs_root=True,
     )
