@@ -26,7 +26,7 @@ def rows(n, classes=3, features=5, seed=0):
 
 
 def dense(model, X, y, weight=None, classes=None):
-    W = np.asarray(model._known.state.W)
+    W = np.asarray(model._fitted.state.W)
     D = references.features(W, np.hstack([X, np.ones((len(X), 1))]))[0]
     Y = np.eye(y.max() + 1 if classes is None else classes)[y]
     return D @ references.ridge_solution(D, Y, float(model.ridge), weight)
@@ -92,7 +92,7 @@ def test_05_the_last_batch_may_be_short(count):
         model.partial_fit(X[start : start + 10], y[start : start + 10])
     expected = dense(model, X, y)
     columns = [int(c) for c in model.classes_]
-    scores = model._scores(X)[:, [model._labels.labels.index(c) for c in columns]]
+    scores = model._scores(X)[:, [model._fitted.labels.labels.index(c) for c in columns]]
     np.testing.assert_allclose(scores, expected[:, columns], atol=1e-9)
 
 
@@ -148,7 +148,7 @@ def test_10_asymmetric_covariance(precision):
     except rvfl_jax.NumericalError:
         assert precision == "single"
         return
-    W = np.asarray(model._known.state.W, float)
+    W = np.asarray(model._fitted.state.W, float)
     D = references.features(W, np.hstack([X, np.ones((len(X), 1))]), "tanh")[0]
     batch = (D @ references.ridge_solution(D, np.eye(5)[y], 1e-3)).argmax(axis=1)
     assert np.mean(model.predict(X) == y) == pytest.approx(np.mean(batch == y), abs=2e-3)
@@ -188,11 +188,11 @@ def test_13_zero_input_under_forgetting(intercept):
     """padasip 5."""
     X, y = rows(90)
     model = EdRVFLClassifier(**SMALL, forgetting=0.99, intercept=intercept).partial_fit(X, y)
-    eta = np.asarray(model._known.state.eta_dagger)
+    eta = np.asarray(model._fitted.state.eta_dagger)
     before = model.predict(X), eta, model.decision_function(X)
     for _ in range(9):
         model.partial_fit(np.zeros((5000, 5)), np.zeros(5000, int))
-    eta = np.asarray(model._known.state.eta_dagger)
+    eta = np.asarray(model._fitted.state.eta_dagger)
     assert np.isfinite(eta).all()
     assert np.linalg.eigvalsh(eta).max() <= (1 + 1e-9) / float(model.ridge)
     if not intercept:  # else a row of zeros is a constant, and that is learned
@@ -208,7 +208,7 @@ def test_14_fewer_rows_than_nodes(nodes):
     model = EdRVFLClassifier(num_layers=1, num_nodes=nodes, random_state=0)
     model.partial_fit(X[:5], y[:5]).partial_fit(X[5:], y[5:])
     np.testing.assert_allclose(
-        model._scores(X)[:, model._labels.columns("y", np.arange(3))],
+        model._scores(X)[:, model._fitted.labels.columns("y", np.arange(3))],
         dense(model, X, y),
         atol=1e-9,
     )

@@ -209,7 +209,7 @@ def test_15_counts_are_exact_beyond_two_to_the_24(precision):
     if precision == "double":
         model.unlearn(X[:3], [0, 0, 1])
         assert model.class_count_.tolist() == [2**24 + 4, 2**26 + 2]
-    assert np.asarray(model._known.guesses.rows).dtype == np.float64
+    assert np.asarray(model._fitted.guesses.rows).dtype == np.float64
 
 
 def test_14_a_number_and_its_text_are_not_two_classes_by_accident():
@@ -277,19 +277,24 @@ def test_20_masks_are_refused(kind):
 
 def test_counts_of_earlier_files_are_read(tmp_path):
     """Files in single precision had counts and guesses in it."""
-    from rvfl_jax.estimators.save import FILE, load_checkpoint_file, save_checkpoint
+    from rvfl_jax.estimators.save import (
+        FILE,
+        KnownArrays,
+        load_checkpoint_file,
+        save_checkpoint,
+    )
 
     model = EdRVFLClassifier(**SMALL, precision="single").fit(X, Y)
     save_model(model, tmp_path)
     described = load_checkpoint_file(tmp_path / FILE).metadata["metadata"]
     described["parameters"].pop("scale")
     described.pop("balanced")
-    known = model._known
-    low = [np.float32(leaf) for leaf in known.guesses]
-    known = known._replace(counts=np.float32(known.counts), guesses=type(known.guesses)(*low))
-    tree = {"known": known, "pending": None, "rows_of_class": model._rows_of_class}
+    fitted = model._fitted
+    guesses = type(fitted.guesses)(*[np.float32(leaf) for leaf in fitted.guesses])
+    known = KnownArrays(fitted.state, np.float32(fitted.counts), guesses)
+    tree = {"known": known, "pending": None, "rows_of_class": fitted.rows_of_class}
     save_checkpoint(tmp_path / FILE, tree, described)
     again = load_model(tmp_path)
-    assert again._known.counts.dtype == np.float64
+    assert again._fitted.counts.dtype == np.float64
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     again.partial_fit(X, Y)

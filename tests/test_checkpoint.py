@@ -168,13 +168,13 @@ def test_models_answer_and_go_on_to_the_last_bit(tmp_path, name):
 def test_models_from_before_states_told_their_lambda_go_on(tmp_path):
     X, y = blobs(40)
     model = rvfl_jax.EdRVFLClassifier(1, 12, ridge=0.25, random_state=0).fit(X, y)
-    state = model._known.state
+    state = model._fitted.state
     np.testing.assert_array_equal(state.ridge, 0.25)
-    model._known = model._known._replace(state=state._replace(ridge=None))
+    model._fitted = model._fitted._replace(state=state._replace(ridge=None))
     rvfl_jax.save_model(model, tmp_path)
     assert "['known'].state.ridge" not in load_checkpoint_file(tmp_path / "model.npz").arrays
     again = rvfl_jax.load_model(tmp_path)
-    np.testing.assert_array_equal(again._known.state.ridge, 0.25)
+    np.testing.assert_array_equal(again._fitted.state.ridge, 0.25)
     want = rvfl_jax.EdRVFLClassifier(1, 12, ridge=0.25, random_state=0).fit(X, y)
     for one in (again, want):
         one.partial_fit(X[:9], y[:9])

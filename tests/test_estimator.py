@@ -41,7 +41,7 @@ def in_batches(model, X, y, sizes, **options):
 
 
 def weights_of(model):
-    return np.asarray(model._known.state.W)
+    return np.asarray(model._fitted.state.W)
 
 
 def dense_scores(model, X, y, X_test, weight=None, columns=None):
@@ -270,7 +270,7 @@ def test_constant_rows_do_not_wind_up():
     model = EdRVFLClassifier(**SMALL | {"forgetting": 0.5})
     for _ in range(50):
         model.partial_fit(np.ones((40, 3)), np.arange(40) % 2)
-    eta = np.asarray(model._known.state.eta_dagger)
+    eta = np.asarray(model._fitted.state.eta_dagger)
     assert np.linalg.eigvalsh(eta).max() <= (1 + 1e-9) / SMALL["ridge"]
 
 
@@ -379,8 +379,8 @@ def test_leave_one_out_guesses_are_those_of_refitting(layers):
             confidence[y[row], g] += share * probabilities(z, power, "log").max()
         hits[y[row]] += share * (z.argmax() == y[row])
         total[y[row]] += share
-    guesses = model._known.guesses
-    order = model._labels.columns("y", np.arange(3))
+    guesses = model._fitted.guesses
+    order = model._fitted.labels.columns("y", np.arange(3))
     for way in range(2):
         assert_close(np.asarray(guesses.confidence)[way][order], confidence, 1e-9)
         assert_close(np.asarray(guesses.hits)[way][order], hits, 1e-9)

@@ -64,7 +64,7 @@ def _spoilt(draw, fault, X, y, w):
 
 def _dense(model, learned, X):
     """{label: scores on X} of ridge regression on all that was learned."""
-    W = np.asarray(model._known.state.W)
+    W = np.asarray(model._fitted.state.W)
 
     def D(Z):
         return references.features(W, np.hstack([Z, np.ones((len(Z), 1))]))[0]
@@ -110,7 +110,7 @@ def check(case):
     learned = []
     for fault, X, y, w in stream:
         before = model.predict_proba(ask) if learned else None
-        if fault != "none" and not (fault == "width" and not hasattr(model, "_known")):
+        if fault != "none" and not (fault == "width" and not hasattr(model, "_fitted")):
             with pytest.raises(ValueError, match=r"\w{4}"):
                 model.partial_fit(X, y, sample_weight=w)
             if learned:
@@ -123,14 +123,14 @@ def check(case):
         if weight.any():
             learned.append((np.asarray(X, float), list(y), weight))
     if not learned:
-        if hasattr(model, "_known"):
+        if hasattr(model, "_fitted"):
             with pytest.raises(ValueError, match="expected a class to have been met"):
                 model.predict(ask)
         return
     expected = _dense(model, learned, ask)
     scores = model._scores(ask)
     for label, column in expected.items():
-        got = scores[:, model._labels.labels.index(label)]
+        got = scores[:, model._fitted.labels.labels.index(label)]
         np.testing.assert_allclose(got, column, atol=1e-9)
     assert set(model.predict(ask).tolist()) <= set(expected)
     np.testing.assert_allclose(model.predict_proba(ask).sum(axis=1), 1)
@@ -141,6 +141,6 @@ def check(case):
         for label in expected:
             np.testing.assert_allclose(
                 whole._scores(ask)[:, whole._labels.labels.index(label)],
-                scores[:, model._labels.labels.index(label)],
+                scores[:, model._fitted.labels.labels.index(label)],
                 atol=1e-9,
             )

@@ -240,7 +240,11 @@ def test_pickles_and_counts_beside_a_writer_are_of_one_model():
 
     def answer(model):
         copy = pickle.loads(pickle.dumps(model))
-        return int(copy.class_count_.sum()), copy.num_rows_seen_, int(copy._rows_of_class.sum())
+        return (
+            int(copy.class_count_.sum()),
+            copy.num_rows_seen_,
+            int(copy._fitted.rows_of_class.sum()),
+        )
 
     def change(model):
         model.partial_fit(X[:10], Y[:10])

@@ -13,6 +13,7 @@ import numpy as np
 from rvfl_jax.cli.model_folder import before_kept
 from rvfl_jax.data.tables import Part, sole_label, unnamed
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
+from rvfl_jax.estimators.fitted import fitted_of
 from rvfl_jax.estimators.save import load_model, notes_of, save_model
 
 
@@ -91,7 +92,7 @@ class Kept(NamedTuple):
             self.model.partial_fit(part.X, self.labels(part))
         if self.table.columns != unnamed(len(self.table.columns)):
             self.model.feature_names_in_ = np.array(self.table.columns, dtype=object)
-        self.strengths.append(np.asarray(self.model._known.state.k, float).tolist())
+        self.strengths.append(np.asarray(fitted_of(self.model).state.k, float).tolist())
 
     def unlearn(self, part: Part) -> None:
         """A batch that was learned before."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rvfl_jax.core.checks import NumericalError, differences, one_of, plain_array, real_numbers
 from rvfl_jax.estimators import compiled
-from rvfl_jax.estimators.calibration import Guesses, joined_guesses
-from rvfl_jax.estimators.compiled import Design, Knowledge, Rows, fading_of
+from rvfl_jax.estimators.calibration import joined_guesses
+from rvfl_jax.estimators.compiled import Design, PaddedRows, fading_of
+from rvfl_jax.estimators.fitted import MOST_ROWS, Batch, Fitted
 from rvfl_jax.estimators.padding import padded, rows_for
 from rvfl_jax.estimators.scaling import SCALES, Scaling, scaling_of
 from rvfl_jax.estimators.whole import TURN, as_it_stands
@@ -24,8 +25,6 @@ from rvfl_jax.learners.edrvfl.strength import AdaptiveK, ConstantK, is_ridge, re
 from rvfl_jax.linalg.dense import precision_scope
 
 LOOKAHEADS = ("hold", "none")
-# Longer batches are learned in parts where that makes no difference, so that memory stays small.
-MOST_ROWS = 4096
 # Batches of a fit whose result depends on batches: this many, of these sizes.
 FIT_BATCHES, FIT_ROWS = 20, (8, 256)
 _PROGRAM_OPTIONS = (
@@ -56,14 +55,6 @@ class Cache:
         return self._held[key]
 
 
-class Batch(NamedTuple):
-    """Rows as they came, checked: X (n, s), target (n,) or (n, m), weight (n,)."""
-
-    X: np.ndarray
-    target: np.ndarray
-    weight: np.ndarray
-
-
 class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     """Parameters and the learning of batches; see `EdRVFLClassifier` and `EdRVFLRegressor`.
 
@@ -71,7 +62,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     that an attribute refers to may be changed in place.
     """
 
-    _known: Knowledge
+    _fitted: Fitted
 
     def _design(self) -> tuple[Design, dict[str, Any]]:
         """Which programs run, and with what numbers; checks every parameter that has changed.
@@ -126,8 +117,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """Of the readout that guesses each batch; None where nothing is guessed."""
         return None
 
-    def _begin(self, num_features: int, num_outputs: int, *, guesses: Guesses | None) -> None:
-        """A fresh state; everything learned before is gone."""
+    def _begin(self, num_features: int, num_outputs: int, **rest: Any) -> None:
+        """A fresh state, with the `rest` of `Fitted`; everything learned before is gone."""
         design, numbers = self._design()
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         with precision_scope(self.precision):
@@ -138,12 +129,33 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
                 num_features=num_features + bool(self.intercept),
                 num_outputs=num_outputs,
             )
-        self._began_with = self._beginning()
-        self._known = Knowledge(state, np.zeros(num_outputs), guesses)
-        self._pending: Batch | None = None
-        self._cache = Cache()
         self._memo: dict[str, Any] = {}
-        self.num_rows_seen_ = 0
+        counts = np.zeros(num_outputs)
+        self._become(Fitted(state, counts, began_with=self._beginning(), **rest))
+
+    def _become(self, fitted: Fitted) -> None:
+        self._fitted, self._cache = fitted, Cache()
+
+    @property
+    def num_rows_seen_(self) -> int:
+        """PaddedRows given so far."""
+        return self._fitted.num_rows
+
+    @property
+    def mean_(self) -> np.ndarray:
+        """(s,) what features are standardised with, for `scale="first"`."""
+        return self._scaling("mean_").mean
+
+    @property
+    def scale_(self) -> np.ndarray:
+        """(s,) what features are divided by, for `scale="first"`."""
+        return self._scaling("scale_").scale
+
+    def _scaling(self, name: str) -> Scaling:
+        scaling = self._fitted.scaling
+        if scaling is None:
+            raise AttributeError(f"{name}: expected features that were scaled, got none")
+        return scaling
 
     @property
     def _dtype(self) -> type[np.floating[Any]]:
@@ -166,7 +178,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """
         found = self._design()
         if self._memo.get("checked") is not found:
-            changed = differences(self._began_with, self._beginning())
+            changed = differences(self._fitted.began_with, self._beginning())
             if changed:
                 raise ValueError(
                     "parameters: expected those that learning began with; fit anew, or set back "
@@ -186,27 +198,30 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _inputs(self, X: Any) -> np.ndarray:
         """(n, s) rows as the network takes them: checked, scaled, with the constant column."""
-        return self._prepared(self._validated(X, reset=False))
+        check_is_fitted(self)
+        return self._prepared(self._validated(X, reset=False), self._fitted.scaling)
 
-    def _prepared(self, X: np.ndarray) -> np.ndarray:
+    def _prepared(self, X: np.ndarray, scaling: Scaling | None) -> np.ndarray:
         """Validated rows, scaled and with the constant column."""
-        if hasattr(self, "mean_"):
-            X = Scaling(self.mean_, self.scale_).of(X)
+        if scaling is not None:
+            X = scaling.of(X)
         if not self.intercept:
             return X
         dtype = X.dtype if X.dtype.kind == "f" else float
         return np.hstack([X.astype(dtype, copy=False), np.ones((len(X), 1), dtype)])
 
-    def _scaled_by(self, X: np.ndarray, weight: np.ndarray, *, reset: bool) -> None:
-        """Take the rows that came first for the scale of all."""
-        if reset:
-            self.__dict__.pop("mean_", None)
-            self.__dict__.pop("scale_", None)
-        if self.scale == "first" and len(X) and not hasattr(self, "mean_"):
-            self.mean_, self.scale_ = scaling_of(X, weight)
+    def _scaling_by(self, X: np.ndarray, weight: np.ndarray, *, reset: bool) -> Scaling | None:
+        """The scaling of all rows, which is by those that came first."""
+        before = None if reset else self._fitted.scaling
+        if before is None and self.scale == "first" and len(X):
+            return scaling_of(X, weight)
+        return before
 
-    def _announced(self, X_next: Any) -> np.ndarray | None:
-        return None if X_next is None else self._inputs(X_next)
+    def _announced(self, X_next: Any, scaling: Scaling | None) -> np.ndarray | None:
+        """Inputs that come next, as the network takes them; asked once the scaling is known."""
+        if X_next is None:
+            return None
+        return self._prepared(self._validated(X_next, reset=False), scaling)
 
     def _learn(self, batch: Batch, X_next: np.ndarray | None) -> None:
         """Learn a batch, or hold it back until the next one can be announced to it.
@@ -216,28 +231,31 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """
         design, _ = self._same_design()
         holds = self.lookahead == "hold" and design.strength != "none"
-        if self._pending is not None:
-            self._advance(self._pending, batch.X)
-            self._pending = None
+        pending = self._fitted.pending
+        if pending is not None:
+            self._advance(pending, batch.X)
         elif holds and X_next is None:
             self._check_fits(batch, design)
         if holds and X_next is None:
             # The caller may use the array again.
-            self._pending = batch._replace(X=batch.X.copy())
-            self._cache = Cache()
+            self._become(self._fitted._replace(pending=batch._replace(X=batch.X.copy())))
         else:
             self._advance(batch, X_next)
-        self.num_rows_seen_ += len(batch.X)
+        self._count(len(batch.X))
+
+    def _count(self, rows: int) -> None:
+        """That more rows were given, from which nothing else follows."""
+        self._fitted = self._fitted._replace(num_rows=self._fitted.num_rows + rows)
 
     def _check_fits(self, batch: Batch, design: Design) -> None:
         """NumericalError for a batch that could not be learned later, and would block the rest."""
         rows, _ = self._rows(batch, None, design)
         with precision_scope(self.precision):
-            fits = bool(compiled.fits(design, self._known.state.W, rows))
+            fits = bool(compiled.fits(design, self._fitted.state.W, rows))
         raise_unless(fits, "partial_fit: a value overflowed")
 
-    def _after(self, batch: Batch, X_next: np.ndarray | None, failed: str) -> Knowledge:
-        """What is known after a batch.
+    def _after(self, batch: Batch, X_next: np.ndarray | None, failed: str) -> Fitted:
+        """What is fitted after a batch, with none pending.
 
         Raises:
             NumericalError: with `failed`, if it could not be learned.
@@ -245,7 +263,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         design, numbers = self._same_design()
         rows, announced = self._rows(batch, X_next, design)
         options, kind = self._options(), self._readout_kind()
-        state, counts, guesses = self._known
+        fitted = self._fitted
+        state, counts, guesses = fitted.state, fitted.counts, fitted.guesses
         fading, worth = None, batch.weight
         if design.forgets:
             fading = fading_of(rows.X[:, : design.num_inputs], rows.weight, float(self.forgetting))
@@ -253,13 +272,13 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             counts = counts * fading.of_past
         with precision_scope(self.precision):
             state, made, healthy = compiled.learn(
-                design, numbers, state, self._known.counts, rows, announced, fading, options, kind
+                design, numbers, state, fitted.counts, rows, announced, fading, options, kind
             )
             raise_unless(bool(healthy), failed)
         if guesses is not None:
             counts = counts + np.bincount(batch.target, worth, len(counts))
             guesses = joined_guesses(guesses, made)
-        return Knowledge(state, counts, guesses)
+        return fitted._replace(state=state, counts=counts, guesses=guesses, pending=None)
 
     def _advance(self, batch: Batch, X_next: np.ndarray | None) -> None:
         design, _ = self._same_design()
@@ -268,25 +287,23 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             parts = [*in_parts(batch, MOST_ROWS)]
         for part in parts:
             announced = X_next if part is parts[-1] else None
-            self._known = self._after(
-                part, announced, "partial_fit: a factorisation failed or a value overflowed"
-            )
-            self._cache = Cache()
+            failed = "partial_fit: a factorisation failed or a value overflowed"
+            self._become(self._after(part, announced, failed))
 
     def _fit_at_once(self, batch: Batch, finish: Callable[[Design, dict[str, Any]], None]) -> None:
         """Add all rows up and decide once, where the result does not depend on batches."""
         design, numbers = self._same_design()
         with precision_scope(self.precision):
-            state = self._known.state
+            state = self._fitted.state
             sums = compiled.sums_now(state, numbers["ridge"])
-            for part in in_parts(batch, self._rows_at_once()):
+            for part in in_parts(batch, self._fitted.rows_at_once):
                 rows, _ = self._rows(part, None, design)
                 sums = compiled.add_rows(design, state.W, sums, rows)
             state, sound = compiled.conclude(state, sums, numbers["ridge"], np.int32(1))
             raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
-            self._known = self._known._replace(state=state)
+            self._become(self._fitted._replace(state=state))
             finish(design, numbers)
-        self.num_rows_seen_ += len(batch.X)
+        self._count(len(batch.X))
 
     def _fit_in_batches(self, batch: Batch) -> None:
         """Learn rows in random order, batch by batch, each announced to the one before."""
@@ -300,61 +317,54 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         for part, following in zip(parts, [*parts[1:], None], strict=True):
             hold = self.lookahead == "hold" and following is not None
             self._advance(part, following.X if hold and following is not None else None)
-        self.num_rows_seen_ += len(batch.X)
+        self._count(len(batch.X))
 
-    def _rows_at_once(self) -> int:
-        layers, _, width = np.shape(self._known.state.W)
-        fits = max(1, int(2**23 // (layers * (width + 1))))
-        return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
-
-    def _settled(self) -> Knowledge:
-        """What is known once the held batch is learned too, with nothing announced after it."""
-        if self._pending is None:
-            return self._known
+    def _settled(self) -> Fitted:
+        """What is fitted once the held batch is learned too, with nothing announced after it."""
+        if self._fitted.pending is None:
+            return self._fitted
         return self._cache.get("settled", self._settle)
 
-    def _settle(self) -> Knowledge:
-        assert self._pending is not None
-        return self._after(
-            self._pending, None, "the batch held back: a factorisation failed or a value overflowed"
-        )
+    def _settle(self) -> Fitted:
+        assert self._fitted.pending is not None
+        failed = "the batch held back: a factorisation failed or a value overflowed"
+        return self._after(self._fitted.pending, None, failed)
 
     def _take_pending(self) -> None:
         """Learn the held batch for good."""
-        if self._pending is not None:
-            self._advance(self._pending, None)
-            self._pending = None
+        if self._fitted.pending is not None:
+            self._advance(self._fitted.pending, None)
 
-    def _without(self, batch: Batch) -> Knowledge:
-        """What would be known had these rows never been seen."""
+    def _without(self, batch: Batch) -> Fitted:
+        """What would be fitted had these rows never been seen."""
         design, numbers = self._same_design()
-        known = self._known
+        fitted = self._fitted
         with precision_scope(self.precision):
-            sums = compiled.sums_now(known.state, numbers["ridge"])
-            for part in in_parts(batch, self._rows_at_once()):
+            sums = compiled.sums_now(fitted.state, numbers["ridge"])
+            for part in in_parts(batch, self._fitted.rows_at_once):
                 rows, _ = self._rows(part, None, design)
-                sums = compiled.subtract_rows(design, known.state.W, sums, rows)
-            state, sound = compiled.conclude(known.state, sums, numbers["ridge"], np.int32(0))
+                sums = compiled.subtract_rows(design, fitted.state.W, sums, rows)
+            state, sound = compiled.conclude(fitted.state, sums, numbers["ridge"], np.int32(0))
             if not bool(sound):
                 raise ValueError(
                     "unlearn: expected rows that were learned, with the weights they had; what"
                     " would be left is not positive definite"
                 )
-        return known._replace(state=state)
+        return fitted._replace(state=state)
 
     def _rows(
         self, batch: Batch, X_next: np.ndarray | None, design: Design
-    ) -> tuple[Rows, Rows | None]:
+    ) -> tuple[PaddedRows, PaddedRows | None]:
         """The batch and the announced inputs, padded to one size, so that sizes do not multiply."""
         longest = max(len(batch.X), 0 if X_next is None else len(X_next))
         size = rows_for(longest)
         X = self._sized(batch.X, size)
-        rows = Rows(X, padded(batch.weight, size), padded(batch.target, size))
+        rows = PaddedRows(X, padded(batch.weight, size), padded(batch.target, size))
         if design.strength == "none":
             return rows, None
         if X_next is None:
-            return rows, Rows(np.zeros_like(X), np.zeros(size))
-        return rows, Rows(self._sized(X_next, size), padded(np.ones(len(X_next)), size))
+            return rows, PaddedRows(np.zeros_like(X), np.zeros(size))
+        return rows, PaddedRows(self._sized(X_next, size), padded(np.ones(len(X_next)), size))
 
     def _sized(self, X: np.ndarray, size: int) -> np.ndarray:
         """Padded, and of one dtype, so that programs do not multiply by that of the caller."""
@@ -372,7 +382,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """Results of a program on padded parts of X, without the padding."""
         check_is_fitted(self)
         results = []
-        most = self._rows_at_once()
+        most = self._fitted.rows_at_once
         with precision_scope(self.precision):
             for start in range(0, len(X), most):
                 part = X[start : start + most]
@@ -399,14 +409,15 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         # JAX would read float64 arrays back as float32 where that is the global default.
         state = dict(BaseEstimator.__getstate__(as_it_stands(self)))
         state.pop(TURN, None)
-        if "_known" in state:
-            state["_known"] = jax.tree.map(_on_host, state["_known"])
+        if "_fitted" in state:
+            fitted = state["_fitted"]
+            state["_fitted"] = fitted._replace(state=jax.tree.map(_on_host, fitted.state))
             state["_memo"], state["_cache"] = {}, Cache()
         return state
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether anything was learned."""
-        return hasattr(self, "_known")
+        return "_fitted" in self.__dict__
 
 
 def _comparable(value: Any) -> Any:

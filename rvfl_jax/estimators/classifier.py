@@ -1,8 +1,8 @@
 """The learners as a scikit-learn classifier, for people with data in batches and new classes."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.tree_util import Partial
@@ -21,21 +21,20 @@ from rvfl_jax.core.types import (
     Solver,
 )
 from rvfl_jax.estimators import compiled
-from rvfl_jax.estimators.base import Batch, Cache, EdRVFLBase, in_parts, row_weights
+from rvfl_jax.estimators.base import EdRVFLBase, in_parts, row_weights
 from rvfl_jax.estimators.calibration import (
-    Guesses,
-    grown_guesses,
     inverse_temperature,
     joined_guesses,
     linked,
     no_guesses,
     scaled_guesses,
 )
-from rvfl_jax.estimators.compiled import LINKS, Design, Knowledge
+from rvfl_jax.estimators.compiled import LINKS, Design
+from rvfl_jax.estimators.fitted import Batch, Fitted
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.readouts import READOUTS, Readout, check_readout_options
+from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
-from rvfl_jax.learners.edrvfl.algebra import grown_state
 from rvfl_jax.linalg.dense import precision_scope
 from rvfl_jax.streams.label_map import LabelMap
 from rvfl_jax.streams.labels import clean_labels
@@ -103,9 +102,6 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     Source: the learners are those of Wang et al. (2025); see `rvfl_jax.edrvfl`.
     """
 
-    _labels: LabelMap
-    _declared: frozenset[Any]
-
     def __init__(
         self,
         num_layers: int = 2,
@@ -172,11 +168,12 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             ValueError: on unusable input.
             NumericalError: if a factorisation failed.
         """
-        batch, labels, seen = self._checked(X, y, sample_weight, LabelMap(), reset=True, whole=True)
-        self._start(labels, batch.X.shape[1])
-        self._rows_of_class = seen
+        given = self._checked(X, y, sample_weight, LabelMap(), reset=True, whole=True)
+        batch = given.batch
+        self._start(given)
+        self._become(self._fitted._replace(rows_of_class=given.seen))
         if self._design()[0].additive and self.readout == "ridge":
-            self._known = self._known._replace(counts=self._weight_of_class(batch))
+            self._become(self._fitted._replace(counts=self._weight_of_class(batch)))
             self._fit_at_once(batch, lambda design, _: self._leave_one_out(design, batch))
         else:
             self._fit_in_batches(batch)
@@ -202,26 +199,26 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             ValueError: on unusable input.
             NumericalError: if a factorisation failed.
         """
-        fresh = not hasattr(self, "_known")
-        labels: LabelMap = LabelMap() if fresh else self._labels
+        fresh = not self.__sklearn_is_fitted__()
+        labels: LabelMap = LabelMap() if fresh else self._fitted.labels
         declared = None if classes is None else _labels("classes", classes)
         if declared is not None:
             labels = labels.extended(declared)
-        batch, labels, seen = self._checked(X, y, sample_weight, labels, reset=fresh)
-        announced = self._announced(X_next)
+        given = self._checked(X, y, sample_weight, labels, reset=fresh)
+        announced = self._announced(X_next, given.scaling)
         if fresh:
-            self._start(labels, batch.X.shape[1])
+            self._start(given)
         else:
             self._same_design()
-            self._grow(labels)
-        if len(batch.X):
-            self._learn(batch, announced)
-        self._labels = labels
-        if declared is not None:
-            self._declared = self._declared | set(declared.tolist())
-        count = np.zeros(len(labels.labels), int)
-        count[: len(self._rows_of_class)] += self._rows_of_class
-        self._rows_of_class = count + seen
+            grown = self._fitted.with_labels(given.labels)
+            self._become(grown._replace(scaling=given.scaling))
+        if len(given.batch.X):
+            self._learn(given.batch, announced)
+        fitted = self._fitted
+        told = frozenset() if declared is None else frozenset(declared.tolist())
+        self._fitted = fitted._replace(
+            declared=fitted.declared | told, rows_of_class=fitted.rows_of_class + given.seen
+        )
 
     @of_one_moment
     def predict(self, X: Any) -> np.ndarray:
@@ -276,7 +273,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         predicted, given = self.predict(X).tolist(), _labels("y", y)
         if len(given) != len(predicted):
             raise ValueError(f"y: expected {len(predicted)} labels, got {len(given)}")
-        self._labels.check_kind("y", given)
+        self._fitted.labels.check_kind("y", given)
         given = given.tolist()
         hit = [guess == label for guess, label in zip(predicted, given, strict=True)]
         return float(np.average(hit, weights=row_weights(sample_weight, len(hit))))
@@ -298,25 +295,25 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             NaN for classes declared and never met, and where the rows learned are too few to
             tell an error.
         """
-        known, columns = self._asked(), self._classes()[1]
+        fitted, columns = self._asked(), self._classes()[1]
         design, numbers = self._same_design()
         parts = self._in_buckets(
-            self._inputs(X), lambda part: compiled.leverages(design, known.state, part)[..., None]
+            self._inputs(X), lambda part: compiled.leverages(design, fitted.state, part)[..., None]
         )
         leverage = np.concatenate(parts, axis=1)
-        variance = self._cache.get("variance", lambda: self._variance(known, numbers["ridge"]))
+        variance = self._cache.get("variance", lambda: self._variance(fitted, numbers["ridge"]))
         std = np.sqrt(variance[:, None] * (leverage + float(noise))).mean(axis=0)
         return std[:, columns]
 
-    def _variance(self, known: Knowledge, ridge: Any) -> np.ndarray:
+    def _variance(self, fitted: Fitted, ridge: Any) -> np.ndarray:
         """(L, m) s_c^2."""
-        counts = known.counts
+        counts = fitted.counts
         with precision_scope(self.precision):
-            found = compiled.squared_errors(known.state, known.counts, ridge)
+            found = compiled.squared_errors(fitted.state, counts, ridge)
         errors, used = (np.asarray(values) for values in found)
         left = counts.sum() - used[:, None]
-        told = (counts > 0) & (left > 1e-3) & (errors > 0)
-        return np.where(told, errors / np.where(told, left, 1.0), np.nan)
+        known = (counts > 0) & (left > 1e-3) & (errors > 0)
+        return np.where(known, errors / np.where(known, left, 1.0), np.nan)
 
     @all_or_nothing
     def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> None:
@@ -346,36 +343,39 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 'unlearn: expected forgetting=1, cold_start="exact" and a constant k or'
                 " adaptive_k(reuse_k=True), for which the state is that of its rows"
             )
-        batch, labels, seen = self._checked(X, y, sample_weight, self._labels, reset=False)
-        if len(labels.labels) > len(self._labels.labels):
-            self._labels.columns("y", _labels("y", y))
-        left = self._rows_of_class - seen
+        before = self._fitted
+        given = self._checked(X, y, sample_weight, before.labels, reset=False)
+        if len(given.labels.labels) > len(before.labels.labels):
+            before.labels.columns("y", _labels("y", y))
+        left = before.rows_of_class - given.seen
         if (left < 0).any():
             worst = int(np.argmin(left))
             raise ValueError(
-                f"unlearn: expected at most {self._rows_of_class[worst]} rows of class"
-                f" {labels.labels[worst]!r}, got {seen[worst]}"
+                f"unlearn: expected at most {before.rows_of_class[worst]} rows of class"
+                f" {before.labels.labels[worst]!r}, got {given.seen[worst]}"
             )
         self._take_pending()
-        known = self._without(batch)
-        known = known._replace(counts=known.counts - self._weight_of_class(batch))
+        fitted = self._without(given.batch)
+        counts = fitted.counts - self._weight_of_class(given.batch)
         with precision_scope(self.precision):
-            errors, _ = compiled.squared_errors(known.state, known.counts, self.ridge)
-        slack = 1e-6 * (1.0 + self._known.counts)
+            errors, _ = compiled.squared_errors(fitted.state, counts, self.ridge)
+        slack = 1e-6 * (1.0 + fitted.counts)
         if (np.asarray(errors) < -slack).any():
             raise ValueError(
                 "unlearn: expected rows that were learned, with the labels they had; what would be"
                 " left has negative squared errors"
             )
-        gone = np.zeros(len(known.counts), bool)
+        gone = np.zeros(len(counts), bool)
         gone[: len(left)] = left == 0
-        counts = np.where(gone, 0.0, known.counts)
-        assert known.guesses is not None
-        guesses = scaled_guesses(known.guesses, np.where(gone, 0.0, 1.0))
-        self._known = known._replace(counts=counts, guesses=guesses)
-        self._rows_of_class = left
-        self.num_rows_seen_ -= len(batch.X)
-        self._cache = Cache()
+        assert fitted.guesses is not None
+        self._become(
+            fitted._replace(
+                counts=np.where(gone, 0.0, counts),
+                guesses=scaled_guesses(fitted.guesses, np.where(gone, 0.0, 1.0)),
+                rows_of_class=left,
+                num_rows=fitted.num_rows - len(given.batch.X),
+            )
+        )
 
     @property
     @of_one_moment
@@ -395,11 +395,11 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     @of_one_moment
     def inverse_temperature_(self) -> float:
         """The power that `predict_proba` raises scores to."""
-        known = self._asked()
-        guesses, link = known.guesses, LINKS[self.readout]
-        if self._guessed_by != self.readout or guesses is None:
+        fitted = self._asked()
+        guesses, link = fitted.guesses, LINKS[self.readout]
+        if fitted.guessed_by != self.readout or guesses is None:
             return 1.0
-        return self._cache.get("power", lambda: inverse_temperature(guesses, known.counts, link))
+        return self._cache.get("power", lambda: inverse_temperature(guesses, fitted.counts, link))
 
     def _check_options(self) -> None:
         one_of("readout", self.readout, READOUTS)
@@ -415,31 +415,22 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         }
 
     def _readout_kind(self) -> str | None:
-        return self._guessed_by
+        return self._fitted.guessed_by
 
-    def _start(self, labels: LabelMap, width: int) -> None:
+    def _start(self, given: "_Given") -> None:
+        labels = given.labels
         capacity = classes_for(len(labels.labels))
-        self._guessed_by = one_of("readout", self.readout, READOUTS)
-        guesses = self._no_guesses(capacity)
-        self._begin(width - bool(self.intercept), capacity, guesses=guesses)
-        self._labels = labels
-        self._declared = frozenset()
-        self._rows_of_class = np.zeros(len(labels.labels), int)
-
-    def _no_guesses(self, capacity: int) -> Guesses:
-        return no_guesses(capacity, LINKS[self._guessed_by])
-
-    def _grow(self, labels: LabelMap) -> None:
-        capacity = classes_for(len(labels.labels))
-        state, counts, guesses = self._known
-        if capacity <= len(counts):
-            return
-        assert guesses is not None
-        counts = np.pad(counts, (0, capacity - len(counts)))
-        self._known = Knowledge(
-            grown_state(state, capacity), counts, grown_guesses(guesses, capacity)
+        kind = one_of("readout", self.readout, READOUTS)
+        self._begin(
+            given.batch.X.shape[1] - bool(self.intercept),
+            capacity,
+            guesses=no_guesses(capacity, LINKS[kind]),
+            guessed_by=kind,
+            labels=labels,
+            rows_of_class=np.zeros(len(labels.labels), int),
+            scaling=given.scaling,
+            balanced=given.balanced,
         )
-        self._cache = Cache()
 
     def _checked(
         self,
@@ -450,8 +441,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         *,
         reset: bool,
         whole: bool = False,
-    ) -> tuple[Batch, LabelMap, np.ndarray]:
-        """Rows of positive weight, the labels with theirs, and how many rows of each there are."""
+    ) -> "_Given":
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
@@ -462,7 +452,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         if len(X) != len(y):
             raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
         of_rows = row_weights(sample_weight, len(X))
-        weight = of_rows * self._class_weights(y, whole)
+        class_weights, balanced = self._class_weights(y, whole)
+        weight = of_rows * class_weights
         used = weight > 0
         X, y, weight = X[used], y[used], weight[used]
         if whole and not len(X):
@@ -470,22 +461,26 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self._labels_so_far(reset).check_kind("y", y)
         labels = labels.extended(y)
         columns = labels.columns("y", y)
-        self._scaled_by(X, of_rows[used], reset=reset)
+        scaling = self._scaling_by(X, of_rows[used], reset=reset)
         seen = np.bincount(columns, minlength=len(labels.labels))
-        return Batch(self._prepared(X), columns, weight), labels, seen
+        batch = Batch(self._prepared(X, scaling), columns, weight)
+        return _Given(batch, labels, seen, scaling, balanced)
 
     def _labels_so_far(self, reset: bool) -> LabelMap:
-        return LabelMap() if reset else self._labels
+        return LabelMap() if reset else self._fitted.labels
 
     def _weight_of_class(self, batch: Batch) -> np.ndarray:
         """(capacity,) weight of the batch's rows of each class."""
-        return np.bincount(batch.target, batch.weight, len(self._known.counts))
+        return np.bincount(batch.target, batch.weight, self._fitted.capacity)
 
-    def _class_weights(self, y: np.ndarray, whole: bool) -> np.ndarray:
-        """(rows,) weight of each row's class."""
-        weights = self.class_weight
+    def _class_weights(
+        self, y: np.ndarray, whole: bool
+    ) -> tuple[np.ndarray, Mapping[Any, float] | None]:
+        """(rows,) weight of each row's class, and those of all classes where they are balanced."""
+        weights: Any = self.class_weight
+        balanced: Mapping[Any, float] | None = None
         if weights is None:
-            return np.ones(len(y))
+            return np.ones(len(y)), None
         if isinstance(weights, dict):
             LabelMap(tuple(weights)).check_kind("class_weight's labels and y", y)
         if weights == "balanced":
@@ -493,35 +488,36 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 labels = LabelMap().extended(y)
                 counts = np.bincount(labels.columns("y", y))
                 shares = len(y) / (len(counts) * counts)
-                self._balanced = dict(zip(labels.labels, shares.tolist(), strict=True))
-            elif not hasattr(self, "_balanced"):
+                balanced = dict(zip(labels.labels, shares.tolist(), strict=True))
+            elif self.__sklearn_is_fitted__():
+                balanced = self._fitted.balanced
+            if balanced is None:
                 raise ValueError(
                     'class_weight: expected None or a dict, got "balanced", which needs the counts'
                     " of all rows in one `fit`; class_balance=1 does without"
                 )
-            weights = self._balanced
-        return row_weights([weights.get(label, 1.0) for label in y.tolist()], len(y))
+            weights = balanced
+        return row_weights([weights.get(label, 1.0) for label in y.tolist()], len(y)), balanced
 
     def _leave_one_out(self, design: Design, batch: Batch) -> None:
-        state, counts, guesses = self._known
+        fitted = self._fitted
+        guesses = fitted.guesses
         assert guesses is not None
-        for part in in_parts(batch, self._rows_at_once()):
+        for part in in_parts(batch, fitted.rows_at_once):
             rows, _ = self._rows(part, None, design)
-            made = compiled.leave_one_out(design, state, counts, rows, float(self.class_balance))
+            made = compiled.leave_one_out(
+                design, fitted.state, fitted.counts, rows, float(self.class_balance)
+            )
             guesses = joined_guesses(guesses, made)
-        self._known = self._known._replace(guesses=guesses)
+        self._become(fitted._replace(guesses=guesses))
 
     def _classes(self) -> tuple[np.ndarray, np.ndarray]:
         check_is_fitted(self)
-        chosen = [
-            count > 0 or label in self._declared
-            for label, count in zip(self._labels.labels, self._rows_of_class, strict=True)
-        ]
-        return self._labels.sorted(np.array(chosen, bool))
+        return self._fitted.classes()
 
-    def _asked(self) -> Knowledge:
+    def _asked(self) -> Fitted:
         check_is_fitted(self)
-        if not self._rows_of_class.any():
+        if not self._fitted.rows_of_class.any():
             raise ValueError("predict: expected a class to have been met, got none so far")
         return self._settled()
 
@@ -537,17 +533,36 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _asking(self) -> tuple[Design, Any, Readout, np.ndarray]:
         """Design, weights, readout and (capacity,) which classes were met."""
-        known = self._asked()
+        fitted = self._asked()
         self._check_options()
         design, _ = self._same_design()
         options = (float(self.class_balance), float(self.shrinkage), self.readout)
 
         def compute() -> tuple[Readout, Any]:
             with precision_scope(self.precision):
-                return compiled.ask(known.state, known.counts, *options), known.counts > 0
+                readout = compiled.ask(fitted.state, fitted.counts, *options)
+                return readout, fitted.counts > 0
 
         readout, seen = self._cache.get(options, compute)
-        return design, known.state.W, readout, seen
+        return design, fitted.state.W, readout, seen
+
+
+class _Given(NamedTuple):
+    """A checked batch and what follows from it.
+
+    Attributes:
+        batch: rows of positive weight, as the network takes them.
+        labels: with those of the batch.
+        seen: (classes,) rows of each label.
+        scaling: of all rows from now on.
+        balanced: see `Fitted`.
+    """
+
+    batch: Batch
+    labels: LabelMap
+    seen: np.ndarray
+    scaling: Scaling | None
+    balanced: Mapping[Any, float] | None
 
 
 def _labels(name: str, y: Any) -> np.ndarray:

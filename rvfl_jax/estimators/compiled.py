@@ -76,19 +76,7 @@ class Design:
         return combiner(dict(self.options)["ensemble"])
 
 
-class Knowledge(NamedTuple):
-    """What an estimator has learned: the learner's state, counts (m,) and guesses.
-
-    `counts` is the weight of the rows of each class, which fades where the state forgets;
-    `guesses` is None for a regressor. Both are float64 on the host.
-    """
-
-    state: Any
-    counts: np.ndarray
-    guesses: Guesses | None
-
-
-class Rows(NamedTuple):
+class PaddedRows(NamedTuple):
     """Padded rows on their way into a program: X (b, s), weight (b,), and what they are.
 
     `target` is (b,) columns for a classifier, (b, m) numbers for a regressor, None for rows
@@ -131,8 +119,8 @@ def learn(
     numbers: dict[str, Any],
     state: Any,
     counts: Any,
-    rows: Rows,
-    announced: Rows | None,
+    rows: PaddedRows,
+    announced: PaddedRows | None,
     fading: Fading | None,
     options: dict[str, Any],
     kind: str | None,
@@ -143,7 +131,7 @@ def learn(
         design: which program this is.
         numbers: of the learner.
         state: of the learner.
-        counts: (m,) see `Knowledge`.
+        counts: (m,) see `rvfl_jax.estimators.fitted.Fitted`.
         rows: of the batch.
         announced: those that come next.
         fading: what forgetting leaves.
@@ -178,7 +166,9 @@ def learn(
     return state, guesses, jnp.all(info.healthy)
 
 
-def _guesses_made(design: Design, counts: Array, scores: Array, rows: Rows, link: str) -> Guesses:
+def _guesses_made(
+    design: Design, counts: Array, scores: Array, rows: PaddedRows, link: str
+) -> Guesses:
     """Sums over a batch's guesses, from their scores (2, L, b, m)."""
     met = counts > 0
     z = jax.vmap(together, (0, None, None))(scores, met, design.combine)
@@ -189,14 +179,19 @@ def _guesses_made(design: Design, counts: Array, scores: Array, rows: Rows, link
     return tally(none, z, rows.target, rows.weight * experience**2, one, link)
 
 
-def _targets(rows: Rows, state: Any) -> Array:
+def _targets(rows: PaddedRows, state: Any) -> Array:
     if jnp.ndim(rows.target) == 2:
         return jnp.asarray(rows.target, state.theta.dtype)
     return jax.nn.one_hot(rows.target, state.theta.shape[-1], dtype=state.theta.dtype)
 
 
 def _scores_before(
-    learner: Learner, state: Any, counts: Array, rows: Rows, options: dict[str, Any], kind: str
+    learner: Learner,
+    state: Any,
+    counts: Array,
+    rows: PaddedRows,
+    options: dict[str, Any],
+    kind: str,
 ) -> Array:
     """(2, L, b, m) scores of a batch before it is learned: as it stands, and balanced."""
 
@@ -209,25 +204,25 @@ def _scores_before(
 
 
 @partial(jax.jit, static_argnames=("design",))
-def fits(design: Design, W: Array, rows: Rows) -> Array:
+def fits(design: Design, W: Array, rows: PaddedRows) -> Array:
     """Scalar truth: the squares of the batch's features do not overflow."""
     D = features(W, jnp.asarray(rows.X), design.activation)
     return is_finite(jnp.sum(D**2, axis=1))
 
 
 @partial(jax.jit, static_argnames=("design",), donate_argnames=("sums",))
-def add_rows(design: Design, W: Array, sums: Sums, rows: Rows) -> Sums:
+def add_rows(design: Design, W: Array, sums: Sums, rows: PaddedRows) -> Sums:
     """The sums with a batch added."""
     return sums.merge(_sums_of_rows(design, W, sums, rows))
 
 
 @partial(jax.jit, static_argnames=("design",), donate_argnames=("sums",))
-def subtract_rows(design: Design, W: Array, sums: Sums, rows: Rows) -> Sums:
+def subtract_rows(design: Design, W: Array, sums: Sums, rows: PaddedRows) -> Sums:
     """The sums with a batch taken out."""
     return sums.subtract(_sums_of_rows(design, W, sums, rows))
 
 
-def _sums_of_rows(design: Design, W: Array, sums: Sums, rows: Rows) -> Sums:
+def _sums_of_rows(design: Design, W: Array, sums: Sums, rows: PaddedRows) -> Sums:
     Y = rows.target
     if jnp.ndim(Y) == 1:
         Y = jax.nn.one_hot(Y, sums.moment.shape[-1], dtype=sums.moment.dtype)
@@ -253,7 +248,7 @@ def merge(a: Any, b: Any, ridge: Any, columns: Array) -> tuple[Any, Array]:
 
 @partial(jax.jit, static_argnames=("design",))
 def leave_one_out(
-    design: Design, state: Any, counts: Any, rows: Rows, class_balance: Any
+    design: Design, state: Any, counts: Any, rows: PaddedRows, class_balance: Any
 ) -> Guesses:
     """Each row of a batch guessed by the readout that learned all others, in closed form.
 

@@ -7,10 +7,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from rvfl_jax.core.checks import differences
 from rvfl_jax.estimators import compiled
-from rvfl_jax.estimators.base import Cache, raise_unless
+from rvfl_jax.estimators.base import raise_unless
 from rvfl_jax.estimators.calibration import merged_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
-from rvfl_jax.estimators.compiled import Knowledge
+from rvfl_jax.estimators.fitted import fitted_of
 from rvfl_jax.estimators.whole import as_it_stands
 from rvfl_jax.linalg.dense import precision_scope
 from rvfl_jax.streams.label_map import as_array
@@ -46,11 +46,14 @@ def _check_alike(a: EdRVFLClassifier, b: EdRVFLClassifier) -> None:
                 f'{name}: expected forgetting=1, cold_start="exact" and a constant k or'
                 " adaptive_k(reuse_k=True), for which the state is that of its rows"
             )
-    begun = (model._began_with | {"readout": model._guessed_by} for model in (a, b))
+    begun = (
+        dict(fitted.began_with) | {"readout": fitted.guessed_by}
+        for fitted in map(fitted_of, (a, b))
+    )
     changed = differences(*begun)
     if changed:
         raise ValueError(f"b: expected the parameters of a; {'; '.join(changed)}")
-    W_a, W_b = (np.asarray(model._known.state.W) for model in (a, b))
+    W_a, W_b = (np.asarray(fitted_of(model).state.W) for model in (a, b))
     if W_a.shape != W_b.shape or not np.array_equal(W_a, W_b):
         raise ValueError(
             "b: expected the random weights of a, got others; give both one integer random_state"
@@ -69,25 +72,27 @@ def _check_alike(a: EdRVFLClassifier, b: EdRVFLClassifier) -> None:
 def _take_in(model: EdRVFLClassifier, other: EdRVFLClassifier) -> None:
     """Add what `other` knows to `model`, whose columns grow by the labels it lacks."""
     theirs = other._settled()
-    names = as_array(list(other._labels.labels))
-    labels = model._labels.extended(names)
-    model._grow(labels)
+    names = as_array(list(theirs.labels.labels))
+    ours = model._fitted.with_labels(model._fitted.labels.extended(names))
     # Columns beyond the labels hold zeros, and may go anywhere.
-    places = np.zeros(len(theirs.counts), np.int32)
-    places[: len(names)] = labels.columns("b", names)
-    state, counts, guesses = model._known
+    places = np.zeros(theirs.capacity, np.int32)
+    places[: len(names)] = ours.labels.columns("b", names)
     with precision_scope(model.precision):
-        state, sound = compiled.merge(state, theirs.state, model._design()[1]["ridge"], places)
+        ridge = model._design()[1]["ridge"]
+        state, sound = compiled.merge(ours.state, theirs.state, ridge, places)
     raise_unless(bool(sound), "merge: a factorisation failed")
-    assert guesses is not None
+    assert ours.guesses is not None
     assert theirs.guesses is not None
-    counts = counts + np.bincount(places, theirs.counts, len(counts))
-    guesses = merged_guesses(guesses, theirs.guesses, places, counts)
-    model._known = Knowledge(state, counts, guesses)
-    rows = np.zeros(len(labels.labels), int)
-    rows[: len(model._rows_of_class)] = model._rows_of_class
-    rows[places[: len(names)]] += other._rows_of_class
-    model._labels, model._rows_of_class = labels, rows
-    model._declared = model._declared | other._declared
-    model.num_rows_seen_ += other.num_rows_seen_
-    model._cache = Cache()
+    counts = ours.counts + np.bincount(places, theirs.counts, ours.capacity)
+    rows = ours.rows_of_class.copy()
+    rows[places[: len(names)]] += theirs.rows_of_class
+    model._become(
+        ours._replace(
+            state=state,
+            counts=counts,
+            guesses=merged_guesses(ours.guesses, theirs.guesses, places, counts),
+            rows_of_class=rows,
+            declared=ours.declared | theirs.declared,
+            num_rows=ours.num_rows + theirs.num_rows,
+        )
+    )

@@ -1,7 +1,7 @@
 """The same learners as a scikit-learn regressor: the theory is one of squared loss anyway."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,9 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from rvfl_jax.core.checks import one_of, plain_array
 from rvfl_jax.core.types import ColdStart, Ensemble, Lookahead, Precision, Scale, Solver
 from rvfl_jax.estimators import compiled
-from rvfl_jax.estimators.base import Batch, EdRVFLBase, row_weights
+from rvfl_jax.estimators.base import EdRVFLBase, row_weights
+from rvfl_jax.estimators.fitted import Batch
+from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
 from rvfl_jax.learners.base import ENSEMBLES
 
@@ -93,10 +95,11 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
             ValueError: on unusable input.
             NumericalError: if a factorisation failed.
         """
-        batch, dimensions = self._checked(X, y, sample_weight, reset=True)
+        given = self._checked(X, y, sample_weight, reset=True)
+        batch = given.batch
         if not len(batch.X):
             raise ValueError("sample_weight: expected a row of weight above zero, got none")
-        self._start(batch, dimensions)
+        self._start(given)
         if self._design()[0].additive:
             self._fit_at_once(batch, lambda *_: None)
         else:
@@ -119,25 +122,27 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
             ValueError: on unusable input.
             NumericalError: if a factorisation failed.
         """
-        fresh = not hasattr(self, "_known")
-        batch, dimensions = self._checked(X, y, sample_weight, reset=fresh)
-        announced = self._announced(X_next)
+        fresh = not self.__sklearn_is_fitted__()
+        given = self._checked(X, y, sample_weight, reset=fresh)
+        announced = self._announced(X_next, given.scaling)
+        outputs = given.batch.target.shape[1]
         if fresh:
-            self._start(batch, dimensions)
-        elif batch.target.shape[1] != np.shape(self._known.state.theta)[-1]:
+            self._start(given)
+        elif outputs != self._fitted.capacity:
             raise ValueError(
-                f"y: expected {np.shape(self._known.state.theta)[-1]} outputs a row, as before,"
-                f" got {batch.target.shape[1]}"
+                f"y: expected {self._fitted.capacity} outputs a row, as before, got {outputs}"
             )
-        if len(batch.X):
-            self._learn(batch, announced)
+        else:
+            self._become(self._fitted._replace(scaling=given.scaling))
+        if len(given.batch.X):
+            self._learn(given.batch, announced)
 
     @of_one_moment
     def predict(self, X: Any) -> np.ndarray:
         """(n,) or (n, outputs) predictions."""
         program = self._program()
         predicted = np.concatenate(self._in_buckets(self._inputs(X), program))
-        return predicted[:, 0] if self._one_output else predicted
+        return predicted[:, 0] if self._fitted.one_output else predicted
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -152,12 +157,17 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
     def _check_options(self) -> None:
         one_of("ensemble", self.ensemble, ENSEMBLES)
 
-    def _start(self, batch: Batch, dimensions: int) -> None:
-        width = batch.X.shape[1] - bool(self.intercept)
-        self._begin(width, batch.target.shape[1], guesses=None)
-        self._one_output = dimensions < 2
+    def _start(self, given: "_Given") -> None:
+        batch = given.batch
+        self._begin(
+            batch.X.shape[1] - bool(self.intercept),
+            batch.target.shape[1],
+            guesses=None,
+            scaling=given.scaling,
+            one_output=given.dimensions < 2,
+        )
 
-    def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Batch, int]:
+    def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> "_Given":
         if y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
@@ -172,5 +182,13 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         weight = row_weights(sample_weight, len(X))
         used = weight > 0
         X, targets, weight = X[used], y.reshape(len(y), -1)[used], weight[used]
-        self._scaled_by(X, weight, reset=reset)
-        return Batch(self._prepared(X), targets, weight), y.ndim
+        scaling = self._scaling_by(X, weight, reset=reset)
+        return _Given(Batch(self._prepared(X, scaling), targets, weight), y.ndim, scaling)
+
+
+class _Given(NamedTuple):
+    """A checked batch, how many axes its targets came with, and the scaling from now on."""
+
+    batch: Batch
+    dimensions: int
+    scaling: Scaling | None

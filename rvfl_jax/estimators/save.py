@@ -6,16 +6,19 @@ and the held batch, so that a restored model answers and goes on learning to the
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from rvfl_jax.estimators import compiled
-from rvfl_jax.estimators.base import Batch, Cache, EdRVFLBase
+from rvfl_jax.estimators.base import EdRVFLBase
+from rvfl_jax.estimators.calibration import no_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
-from rvfl_jax.estimators.compiled import Knowledge
+from rvfl_jax.estimators.compiled import LINKS
+from rvfl_jax.estimators.fitted import Batch, Fitted, fitted_of
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
+from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import as_it_stands
 from rvfl_jax.files.checkpoint import Checkpoint, load_checkpoint_file, restore, save_checkpoint
 from rvfl_jax.learners.edrvfl.strength import FORM, AdaptiveK, adaptive_k, is_of_old
@@ -24,9 +27,14 @@ from rvfl_jax.streams.label_map import LabelMap
 
 FILE = "model.npz"
 KINDS = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
-_PLAIN = ("num_rows_seen_", "n_features_in_", "_guessed_by", "_one_output")
-# Arrays by the name they have in the file.
-_ARRAYS = {"mean": "mean_", "scale": "scale_", "rows_of_class": "_rows_of_class"}
+
+
+class KnownArrays(NamedTuple):
+    """The arrays of a `Fitted` by their names in the file."""
+
+    state: Any
+    counts: Any
+    guesses: Any
 
 
 def save_model(
@@ -45,27 +53,34 @@ def save_model(
             hold, such as a function of your own as activation.
         OSError: if the file cannot be written; what was there is untouched.
     """
-    if not hasattr(model, "_known"):
-        raise ValueError("model: expected a fitted estimator, got one that has learned nothing")
+    fitted_of(model)
     model = as_it_stands(model)
-    if notes is None and hasattr(model, "_noted"):
-        beginning, noted = model._noted
-        notes = noted if beginning is model._began_with else None
+    fitted = fitted_of(model)
+    if notes is None:
+        notes = fitted.notes
+    plain = {"num_rows_seen_": fitted.num_rows, "n_features_in_": model.n_features_in_}
+    if isinstance(model, EdRVFLClassifier):
+        plain["_guessed_by"] = fitted.guessed_by
+    else:
+        plain["_one_output"] = fitted.one_output
     described: dict[str, Any] = {
         "kind": type(model).__name__,
         "parameters": {name: _encoded(name, v) for name, v in model.get_params().items()},
-        "plain": {name: getattr(model, name) for name in _PLAIN if hasattr(model, name)},
-        "capacity": int(np.shape(model._known.state.theta)[-1]),
+        "plain": plain,
+        "capacity": fitted.capacity,
         "notes": dict(notes or {}),
     }
     names = getattr(model, "feature_names_in_", None)
     described["feature_names"] = None if names is None else [str(name) for name in names]
-    tree: dict[str, Any] = {"known": model._known, "pending": model._pending}
-    tree |= {key: getattr(model, name) for key, name in _ARRAYS.items() if hasattr(model, name)}
+    known = KnownArrays(fitted.state, fitted.counts, fitted.guesses)
+    tree: dict[str, Any] = {"known": known, "pending": fitted.pending}
+    if fitted.scaling is not None:
+        tree |= fitted.scaling._asdict()
     if isinstance(model, EdRVFLClassifier):
-        described["labels"] = [_encoded("label", label) for label in model._labels.labels]
-        described["declared"] = [_encoded("label", label) for label in model._declared]
-        described["balanced"] = _encoded("class_weight", getattr(model, "_balanced", None))
+        tree["rows_of_class"] = fitted.rows_of_class
+        described["labels"] = [_encoded("label", label) for label in fitted.labels.labels]
+        described["declared"] = [_encoded("label", label) for label in fitted.declared]
+        described["balanced"] = _encoded("class_weight", fitted.balanced)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_checkpoint(folder / FILE, tree, described)
@@ -86,26 +101,42 @@ def load_model(folder: str | Path) -> Any:
         raise ValueError(f"{path}: expected a model, got {described.get('kind')!r}")
     _bring_up_to_date(described, checkpoint)
     model = kind(**{name: _decoded(v) for name, v in described["parameters"].items()})
-    for name, value in described["plain"].items():
-        setattr(model, name, value)
+    plain = described["plain"]
+    model.n_features_in_ = plain["n_features_in_"]
     if described["feature_names"] is not None:
         model.feature_names_in_ = np.array(described["feature_names"], dtype=object)
+    model._memo = {}
     tree = restore(checkpoint, _expected(model, described, checkpoint), what=str(path))
-    model._known, model._pending = _in_double(tree["known"]), tree["pending"]
-    model._cache, model._memo = Cache(), {}
-    for key, name in _ARRAYS.items():
-        if key in tree:
-            setattr(model, name, tree[key])
-    if isinstance(model, EdRVFLClassifier):
-        model._labels = LabelMap(tuple(_decoded(label) for label in described["labels"]))
-        model._declared = frozenset(_decoded(label) for label in described["declared"])
-        if described.get("balanced") is not None:
-            model._balanced = _decoded(described["balanced"])
-    model._began_with = model._beginning()
-    if described["notes"]:
-        # They belong to what began then, and a new beginning has another.
-        model._noted = (model._began_with, described["notes"])
+    model._become(_fitted(model, described, tree))
     return model
+
+
+def _fitted(model: Any, described: dict[str, Any], tree: dict[str, Any]) -> Fitted:
+    plain = described["plain"]
+    counts, guesses = jax.tree.map(lambda leaf: leaf.astype(float), tree["known"][1:])
+    scaling = Scaling(tree["mean"], tree["scale"]) if "mean" in tree else None
+    fitted = Fitted(
+        tree["known"].state,
+        counts,
+        guesses,
+        began_with=model._beginning(),
+        pending=tree["pending"],
+        num_rows=plain["num_rows_seen_"],
+        scaling=scaling,
+        one_output=plain.get("_one_output", False),
+        # They belong to what began then, and a new beginning has none.
+        notes=described["notes"] or None,
+    )
+    if not isinstance(model, EdRVFLClassifier):
+        return fitted
+    balanced = described.get("balanced")
+    return fitted._replace(
+        labels=LabelMap(tuple(_decoded(label) for label in described["labels"])),
+        declared=frozenset(_decoded(label) for label in described["declared"]),
+        rows_of_class=tree["rows_of_class"],
+        guessed_by=plain["_guessed_by"],
+        balanced=None if balanced is None else _decoded(balanced),
+    )
 
 
 def notes_of(folder: str | Path) -> dict[str, Any]:
@@ -144,10 +175,13 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
     counts, guesses = np.zeros(capacity, dtype), None
     expected: dict[str, Any] = {"pending": None}
     if isinstance(model, EdRVFLClassifier):
-        guesses = jax.tree.map(lambda leaf: leaf.astype(dtype), model._no_guesses(capacity))
+        guesses = jax.tree.map(
+            lambda leaf: leaf.astype(dtype),
+            no_guesses(capacity, LINKS[described["plain"]["_guessed_by"]]),
+        )
         expected["rows_of_class"] = np.zeros(len(described["labels"]), int)
-    expected["known"] = Knowledge(state, counts, guesses)
-    if model.scale == "first":
+    expected["known"] = KnownArrays(state, counts, guesses)
+    if model.scale == "first" and "['mean']" in checkpoint.arrays:
         expected |= {name: np.zeros(model.n_features_in_) for name in ("mean", "scale")}
     # The held batch has as many rows as it came with.
     held = [checkpoint.arrays.get(f"['pending'].{name}") for name in Batch._fields]
@@ -155,10 +189,6 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
     if X is not None and target is not None and weight is not None:
         expected["pending"] = Batch(X, target, weight)
     return expected
-
-
-def _in_double(known: Knowledge) -> Knowledge:
-    return Knowledge(known.state, *jax.tree.map(lambda leaf: leaf.astype(float), known[1:]))
 
 
 def _encoded(name: str, value: Any) -> Any:

@@ -14,6 +14,7 @@ from rvfl_jax.core.portable import is_key
 from rvfl_jax.core.types import Array, Learner, State
 from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
+from rvfl_jax.estimators.fitted import fitted_of
 from rvfl_jax.estimators.padding import FEWEST_ROWS, rows_for
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.whole import as_it_stands
@@ -96,15 +97,15 @@ def export_model(
         raise ValueError(
             f"model: expected EdRVFLClassifier or EdRVFLRegressor, got {type(model).__name__}"
         )
-    if not hasattr(model, "_known"):
-        raise ValueError("model: expected a fitted estimator, got one that has learned nothing")
+    fitted_of(model)
     model = as_it_stands(model)
     if columns is None:
         columns = getattr(model, "feature_names_in_", None)
-    if hasattr(model, "mean_"):
+    scaling = fitted_of(model).scaling
+    if scaling is not None:
         if mean is not None or scale is not None:
             raise ValueError("mean, scale: expected None for a model that scales by itself")
-        mean, scale = model.mean_, model.scale_
+        mean, scale = scaling
     options = _Options(batch_size, mean, scale, columns, platforms)
     _write(Path(path), _of_model(model), options)
 
@@ -186,10 +187,11 @@ def _read_part(learner: Learner, state: State, inputs: jax.ShapeDtypeStruct) -> 
 
 
 def _of_model(model: EdRVFLClassifier | EdRVFLRegressor) -> _Predictor:
+    fitted = fitted_of(model)
     kind, classes, chosen = "regressor", None, None
     if isinstance(model, EdRVFLClassifier):
-        kind, (classes, chosen) = "classifier", model._classes()
-    most = model._rows_at_once()
+        kind, (classes, chosen) = "classifier", fitted.classes()
+    most = fitted.rows_at_once
 
     def answer(program: Callable[[Array], Array], X: Array) -> Array:
         if model.intercept:
@@ -197,7 +199,7 @@ def _of_model(model: EdRVFLClassifier | EdRVFLRegressor) -> _Predictor:
         answers = _in_buckets(program, X, most)
         if isinstance(model, EdRVFLClassifier):
             return answers[:, chosen]
-        return answers[:, 0] if model._one_output else answers
+        return answers[:, 0] if fitted.one_output else answers
 
     dtype = np.dtype(model._dtype)
     return _Predictor(kind, model._program(), answer, model.n_features_in_, dtype, classes, most)

@@ -1,0 +1,111 @@
+"""`Fitted`: all that an estimator has learned, as one record that is replaced and never changed.
+
+An estimator holds its parameters, what scikit-learn sets (`n_features_in_`, `feature_names_in_`),
+and one `Fitted`. Merging, saving, exporting and the commands look at nothing else.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rvfl_jax.estimators.calibration import Guesses, grown_guesses
+from rvfl_jax.estimators.padding import classes_for
+from rvfl_jax.estimators.scaling import Scaling
+from rvfl_jax.learners.edrvfl.algebra import grown_state
+from rvfl_jax.streams.label_map import LabelMap
+
+# Longer batches are learned in parts where that makes no difference, so that memory stays small.
+MOST_ROWS = 4096
+
+
+class Batch(NamedTuple):
+    """Rows as they came, checked: X (n, s), target (n,) or (n, m), weight (n,)."""
+
+    X: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray
+
+
+class Fitted(NamedTuple):
+    """What an estimator has learned.
+
+    Attributes:
+        state: of the learner.
+        counts: (m,) weight of the rows of each class, which fades where the state forgets;
+            float64 on the host, as are the guesses.
+        guesses: what calibration rests on; None for a regressor.
+        began_with: the options that must not change while learning goes on.
+        pending: the batch that is held back until the next one can be announced to it.
+        num_rows: rows given so far.
+        scaling: what features are standardised with; None until rows have come, or for ever.
+        labels: of the columns, for a classifier.
+        declared: labels that somebody told to expect.
+        rows_of_class: (classes,) rows given of each label.
+        guessed_by: kind of the readout that the guesses are by; None for a regressor.
+        balanced: weight of each label, for `class_weight="balanced"`.
+        one_output: whether targets of a regressor came as (n,).
+        notes: what the file that it was loaded from says beside it.
+    """
+
+    state: Any
+    counts: np.ndarray
+    guesses: Guesses | None
+    began_with: Mapping[str, Any]
+    pending: Batch | None = None
+    num_rows: int = 0
+    scaling: Scaling | None = None
+    labels: LabelMap = LabelMap()
+    declared: frozenset[Any] = frozenset()
+    rows_of_class: np.ndarray = np.zeros(0, int)
+    guessed_by: str | None = None
+    balanced: Mapping[Any, float] | None = None
+    one_output: bool = False
+    notes: Mapping[str, Any] | None = None
+
+    @property
+    def capacity(self) -> int:
+        """m, columns of the readout, with or without a label."""
+        return len(self.counts)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of the largest program, so that their features fit into memory."""
+        layers, _, width = np.shape(self.state.W)
+        fits = max(1, int(2**23 // (layers * (width + 1))))
+        return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
+
+    def classes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Labels seen or declared, in ascending order where they have one, and their columns."""
+        chosen = [
+            count > 0 or label in self.declared
+            for label, count in zip(self.labels.labels, self.rows_of_class, strict=True)
+        ]
+        return self.labels.sorted(np.array(chosen, bool))
+
+    def with_labels(self, labels: LabelMap) -> "Fitted":
+        """With a column and a count for every label."""
+        rows = np.zeros(len(labels.labels), int)
+        rows[: len(self.rows_of_class)] = self.rows_of_class
+        grown = self._replace(labels=labels, rows_of_class=rows)
+        capacity = classes_for(len(labels.labels))
+        if capacity <= self.capacity:
+            return grown
+        assert self.guesses is not None
+        return grown._replace(
+            state=grown_state(self.state, capacity),
+            counts=np.pad(self.counts, (0, capacity - self.capacity)),
+            guesses=grown_guesses(self.guesses, capacity),
+        )
+
+
+def fitted_of(model: Any) -> Fitted:
+    """What an estimator has learned.
+
+    Raises:
+        ValueError: if that is nothing.
+    """
+    fitted: Fitted | None = getattr(model, "_fitted", None)
+    if fitted is None:
+        raise ValueError("model: expected a fitted estimator, got one that has learned nothing")
+    return fitted
