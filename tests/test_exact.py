@@ -107,4 +107,4 @@ def test_grown_states_are_those_of_a_larger_capacity():
     with precision_scope("double"):
         grown = grown_state(small, m + 5)
     close(grown, large)
-    assert grown.ledger.moment.shape == large.ledger.moment.shape
+    assert grown.sketch.moment.shape == large.sketch.moment.shape

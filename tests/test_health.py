@@ -19,7 +19,7 @@ def learner_of(solver, k=1.0, ridge=RIDGE, nodes=9, layers=2):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_the_ledger_is_a_sketch_of_the_sums(solver):
+def test_what_is_carried_is_a_sketch_of_the_sums(solver):
     stream = reweighted(ragged_stream())
     run = rvfl_jax.run_stream(learner_of(solver), stream, key=jax.random.key(0))
     U = rvfl_jax.learners.edrvfl.residual.probes(15)
@@ -28,10 +28,10 @@ def test_the_ledger_is_a_sketch_of_the_sums(solver):
         batches = weighted_batches(stream, features_of, layer)
         A = RIDGE * np.eye(15) + sum(D.T @ D for D, _ in batches)
         B = sum(D.T @ Y for D, Y in batches)
-        ledger = type(run.state.ledger)(*(np.asarray(leaf)[layer] for leaf in run.state.ledger))
-        np.testing.assert_allclose(ledger.trace, np.trace(A), rtol=1e-12)
-        np.testing.assert_allclose(ledger.gram, U.T @ A, rtol=1e-9)
-        np.testing.assert_allclose(ledger.moment, U.T @ B, rtol=1e-9, atol=1e-9)
+        sketch = type(run.state.sketch)(*(np.asarray(leaf)[layer] for leaf in run.state.sketch))
+        np.testing.assert_allclose(sketch.trace, np.trace(A), rtol=1e-12)
+        np.testing.assert_allclose(sketch.gram, U.T @ A, rtol=1e-9)
+        np.testing.assert_allclose(sketch.moment, U.T @ B, rtol=1e-9, atol=1e-9)
         assert np.linalg.cond(A) <= run.history.condition[-1, layer]
     assert run.history.residual.max() < 1e-10
     assert run.history.residual.shape == run.history.condition.shape == (9, 2)
@@ -48,7 +48,7 @@ def test_the_condition_is_close_where_the_smallest_eigenvalue_is_lambda():
 
 def test_the_residual_estimates_that_of_the_dense_sums():
     """A readout that is wrong by a known amount."""
-    from rvfl_jax.learners.edrvfl.residual import ledger_of, residual
+    from rvfl_jax.learners.edrvfl.residual import residual, sketch_of
 
     rng = np.random.default_rng(0)
     D, B = rng.normal(size=(60, 40)), rng.normal(size=(40, 30))
@@ -58,7 +58,7 @@ def test_the_residual_estimates_that_of_the_dense_sums():
             theta = np.linalg.solve(A, B) + wrong * rng.normal(size=B.shape)
             want = np.linalg.norm(A @ theta - B) / np.linalg.norm(B)
             empty = np.zeros((1, 4)), np.zeros((1, 30))
-            got = residual(ledger_of(A, B), theta, 0.0, *empty)
+            got = residual(sketch_of(A, B), theta, 0.0, *empty)
             assert want / 2 <= got + 1e-12 <= 2 * want + 2e-12
 
 

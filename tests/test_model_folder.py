@@ -149,14 +149,14 @@ def test_locks_end_with_their_process(tmp_path):
 def test_only_one_fit_begins_a_model(learned, tmp_path, capsys, monkeypatch):
     """Another process may have written it while this one learned."""
     out = tmp_path / "new"
-    note = rvfl_jax.cli.kept_model.Kept.note
+    note = rvfl_jax.cli.kept_model.KeptModel.note
 
     def and_another_writes(self, *arguments):
         note(self, *arguments)
         out.mkdir()
         (out / "model.npz").write_bytes(learned[1])
 
-    monkeypatch.setattr("rvfl_jax.cli.kept_model.Kept.note", and_another_writes)
+    monkeypatch.setattr("rvfl_jax.cli.kept_model.KeptModel.note", and_another_writes)
     status, _, err = called(capsys, "fit", learned[0] / "a.csv", *FIT, "--out", out)
     assert status == 2
     assert "expected no model there yet" in err

@@ -117,7 +117,7 @@ def test_a_prior_may_be_traced():
     fresh = state._replace(theta=0 * state.theta, theta_ridge=0 * state.theta, prior=None)
     jitted = jax.jit(rvfl_jax.with_prior)(fresh, theta_0)
     np.testing.assert_array_equal(jitted.theta, state.theta)
-    np.testing.assert_allclose(jitted.ledger.moment, state.ledger.moment, atol=1e-12)
+    np.testing.assert_allclose(jitted.sketch.moment, state.sketch.moment, atol=1e-12)
 
 
 def test_algorithm_2_as_printed_begins_at_a_prior_in_every_solver():

@@ -64,7 +64,7 @@ def test_another_ridge_afterwards_equals_having_learned_with_it(stream):
     for name in ("theta", "eta_dagger", "eta", "theta_ridge"):
         got, want = getattr(changed, name), getattr(expected, name)
         assert relative_error(got, want) <= tolerances.CLOSED_FORM
-    assert relative_error(changed.ledger.gram, expected.ledger.gram) <= tolerances.CLOSED_FORM
+    assert relative_error(changed.sketch.gram, expected.sketch.gram) <= tolerances.CLOSED_FORM
     assert np.asarray(changed.theta).dtype == np.float64
 
 

@@ -54,7 +54,7 @@ def objects(tmp_path_factory):
         "EdRVFLState": (state, "W=float64[2,14,8], theta=float64[2,14,4]"),
         "ReadoutState": (fine.init(KEY, 6, 4), "theta=float32[2,14,4]"),
         "StepInfo": (info, "guess_scores=float32[2,12,4]"),
-        "Ledger": (state.ledger, "moment=float64[2,4,4]"),
+        "Sketch": (state.sketch, "moment=float64[2,4,4]"),
         "Run": (run, "class_incremental 0."),
         "History": (run.history, "9 batches of 97 rows, 4 classes, 2 sub-learners"),
         "Stream": (stream, "97 rows of 6 features in 9 batches, 4 classes in 2 tasks"),

@@ -50,7 +50,7 @@ class Fingerprint:
         return hashlib.sha256(f"{self._rows} {self._sum}".encode()).hexdigest()
 
 
-class Kept(NamedTuple):
+class KeptModel(NamedTuple):
     """A model on disk.
 
     Attributes:
@@ -134,7 +134,7 @@ class Kept(NamedTuple):
         print(f"Wrote {folder}: {seen} rows, {classes} classes.", file=sys.stderr)
 
 
-def opened(folder: Path, label: str | None = None) -> Kept:
+def opened(folder: Path, label: str | None = None) -> KeptModel:
     """The model in a folder, also one that Python saved.
 
     Args:
@@ -149,7 +149,7 @@ def opened(folder: Path, label: str | None = None) -> Kept:
         raise ValueError(f"{folder}: expected a classifier, got {type(model).__name__}")
     names = getattr(model, "feature_names_in_", unnamed(model.n_features_in_))
     table = notes.get("table", {})
-    return Kept(
+    return KeptModel(
         model,
         Table(label or table.get("label", "label"), table.get("columns", [*names])),
         notes.get("strengths", []),

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rvfl_jax.cli.kept_model import Fingerprint, Kept, Table, opened
+from rvfl_jax.cli.kept_model import Fingerprint, KeptModel, Table, opened
 from rvfl_jax.cli.model_folder import BEFORE, bring_back, folder_of, one_writer
 from rvfl_jax.cli.predictions import WRITERS
 from rvfl_jax.core.checks import positive_int
@@ -53,7 +53,7 @@ def fit(arguments: argparse.Namespace) -> int:
     parts = read_parts(arguments.data, rows=rows, label=arguments.label, needs_label=True)
     for part in _counted(parts, "learned"):
         if kept is None:
-            kept = Kept(model, Table(arguments.label, [*part.columns]), [], {})
+            kept = KeptModel(model, Table(arguments.label, [*part.columns]), [], {})
         kept.learn(part)
         fingerprint.add(part)
     assert kept is not None
@@ -223,7 +223,7 @@ def _tell(found: dict[str, Any]) -> None:
 
 def _condition(model: EdRVFLClassifier) -> list[float]:
     """tr(A) / lambda of each sub-learner, an upper bound of the condition of A."""
-    trace = np.asarray(model._settled().state.ledger.trace)
+    trace = np.asarray(model._settled().state.sketch.trace)
     return (trace / np.broadcast_to(np.asarray(model.ridge, float), trace.shape)).tolist()
 
 

@@ -215,9 +215,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         if len(given.batch.X):
             self._learn(given.batch, announced)
         fitted = self._fitted
-        told = frozenset() if declared is None else frozenset(declared.tolist())
+        more = frozenset() if declared is None else frozenset(declared.tolist())
         self._fitted = fitted._replace(
-            declared=fitted.declared | told, rows_of_class=fitted.rows_of_class + given.seen
+            declared=fitted.declared | more, rows_of_class=fitted.rows_of_class + given.seen
         )
 
     @of_one_moment

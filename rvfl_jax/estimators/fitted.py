@@ -40,7 +40,7 @@ class Fitted(NamedTuple):
         num_rows: rows given so far.
         scaling: what features are standardised with; None until rows have come, or for ever.
         labels: of the columns, for a classifier.
-        declared: labels that somebody told to expect.
+        declared: labels that are expected, whether or not rows of them came.
         rows_of_class: (classes,) rows given of each label.
         guessed_by: kind of the readout that the guesses are by; None for a regressor.
         balanced: weight of each label, for `class_weight="balanced"`.

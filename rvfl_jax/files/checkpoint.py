@@ -9,7 +9,7 @@ is strict: whatever differs from what is expected is listed, all of it, and noth
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -32,6 +32,7 @@ _FORMERLY = (
     (".carry.pending.", ".carry.batch."),
     (".carry.begun.still", ".carry.rest.here"),
     (".carry.begun.", ".carry.rest."),
+    (".sketch.", ".ledger."),
 )
 
 
@@ -194,17 +195,15 @@ def restore(checkpoint: Checkpoint, like: Any, *, what: str = "checkpoint") -> A
     return jax.tree_util.tree_unflatten(structure, restored)
 
 
-def _renamed(checkpoint: Checkpoint, expected: Iterable[str]) -> Checkpoint:
-    """The checkpoint with arrays by the names that are expected, where it has them by former ones.
-
-    A file has either all of its names from before or none.
-    """
+def _renamed(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> Checkpoint:
+    """The checkpoint with the names that are expected where it has arrays by former ones."""
     now = {}
     for name in expected:
         former = name
         for part, before in _FORMERLY:
             former = former.replace(part, before)
-        now[former] = name
+        if name not in checkpoint.arrays and former not in expected:
+            now[former] = name
     keys = checkpoint.metadata["prng_keys"]
     return Checkpoint(
         {now.get(name, name): array for name, array in checkpoint.arrays.items()},

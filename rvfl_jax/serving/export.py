@@ -161,11 +161,11 @@ def export_learner(
         m = jax.eval_shape(learner.predict, state, one_row).shape[-1]
         state = _read_part(learner, state, one_row)
     labels = range(m) if classes is None else classes
-    told = min(len(labels), m)
+    count = min(len(labels), m)
 
     def answer(state: State, X: Array) -> Array:
         # Columns that no class has claimed have a share of the probability all the same.
-        return learner.predict(state, X)[:, :told]
+        return learner.predict(state, X)[:, :count]
 
     predictor = _Predictor("learner", state, answer, width, dtype, labels)
     _write(Path(path), predictor, _Options(batch_size, mean, scale, columns, platforms))
@@ -257,8 +257,8 @@ def _write(path: Path, predictor: _Predictor, options: _Options) -> None:
         inputs = jax.ShapeDtypeStruct((rows, predictor.num_features), predictor.dtype)
         exported = export.export(jax.jit(predict), platforms=described["platforms"])(inputs)
     if predictor.classes is not None:
-        told = exported.out_avals[0].shape[-1]
-        shape("classes", members["classes"], (told,), "(m,), one label a column")
+        count = exported.out_avals[0].shape[-1]
+        shape("classes", members["classes"], (count,), "(m,), one label a column")
     members["predict"] = np.frombuffer(exported.serialize(), np.uint8)
     write_npz(path, members)
 

@@ -27,9 +27,9 @@ from rvfl_jax.streams.batches import Batches
 from rvfl_jax.sweeps.grid import SEED, STREAM, Axis
 
 # Intermediates of the size of the largest one that are alive at once, about.
-ALIVE = 3
+INTERMEDIATES = 3
 # An axis that makes the carry so many times larger shares next to nothing.
-DEAR = 1.5
+COSTLY_GROWTH = 1.5
 
 
 class Constant(NamedTuple):
@@ -227,7 +227,7 @@ class Program:
             fit = full
             if need > self.max_bytes:
                 fit = max(smallest, int(full * self.max_bytes / need))
-            elif pieces < wanted and self.growth[i] > DEAR:
+            elif pieces < wanted and self.growth[i] > COSTLY_GROWTH:
                 fit = max(smallest, -(-full * pieces // wanted))
             need *= fit / full
             pieces *= -(-full // fit)
@@ -253,7 +253,7 @@ def _carried_bytes(jaxpr: Any, num_steps: int) -> float:
         if equation.primitive.name == "scan" and equation.params["length"] == num_steps:
             held = sum(_size(variable.aval) for variable in equation.invars)
             largest = max(_largest(body) for body in inner)
-            found = max(found, held + ALIVE * largest)
+            found = max(found, held + INTERMEDIATES * largest)
         for body in inner:
             found = max(found, _carried_bytes(body, num_steps))
     return found

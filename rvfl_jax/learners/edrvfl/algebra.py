@@ -59,11 +59,11 @@ def grown_state(state: Any, num_classes: int) -> Any:
         leaf = np.asarray(leaf)
         return np.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, extra)])
 
-    ledger = state.ledger._replace(moment=grow(state.ledger.moment))
+    sketch = state.sketch._replace(moment=grow(state.sketch.moment))
     return state._replace(
         theta=grow(state.theta),
         theta_ridge=grow(state.theta_ridge),
-        ledger=ledger,
+        sketch=sketch,
         prior=None if state.prior is None else grow(state.prior),
     )
 
@@ -125,8 +125,8 @@ def unlearn_rows(
         ValueError: on shapes that do not fit.
         NumericalError: if what is left is no sum of rows, as when they were never learned.
     """
-    told = {"activation": getattr(state, "activation", None)}
-    check_design({"activation": activation_name(activation)}, told)
+    its = {"activation": getattr(state, "activation", None)}
+    check_design({"activation": activation_name(activation)}, its)
     check_inputs(num_features_of(state), X)
     shape("Y", Y, (np.shape(X)[0], state.theta.shape[-1]), "(n, num_classes)")
     weight = np.ones(np.shape(X)[0]) if weight is None else weight

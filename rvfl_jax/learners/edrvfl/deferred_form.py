@@ -15,7 +15,7 @@ from jax import lax
 
 from rvfl_jax.core.types import Array, PostponedForm
 from rvfl_jax.core.words import in_brief
-from rvfl_jax.learners.edrvfl.features import InHand, take
+from rvfl_jax.learners.edrvfl.features import PendingBatch, featurise
 from rvfl_jax.learners.edrvfl.network import Activation
 from rvfl_jax.learners.edrvfl.residual import relative_size
 from rvfl_jax.learners.edrvfl.sums import Sums, System, learned_state, sums_of
@@ -34,7 +34,7 @@ class Deferred(NamedTuple):
 
 @in_brief
 class Decision(NamedTuple):
-    """A readout on request: theta (L, d, m), healthy (L,), residual (L,), condition (L,)."""
+    """A deferred readout: theta (L, d, m), healthy (L,), residual (L,), condition (L,)."""
 
     theta: Array
     healthy: Array
@@ -55,7 +55,7 @@ def deferred_form(ridge: Array | float, k: Array | float, activation: Activation
         return Deferred(state.W, sums, jnp.ones(len(state.W), bool), state.prior)
 
     def absorb(carry: Deferred, X: Any, Y: Any, weight: Any) -> Deferred:
-        batch = take(carry.W, X, weight, activation)
+        batch = featurise(carry.W, X, weight, activation)
         more = Sums.of_features(batch.D, batch.weighted(Y))
         usable = batch.finite & jax.vmap(is_finite)(more.moment)
         sums = carry.sums.merge(more.only(usable))
@@ -63,9 +63,9 @@ def deferred_form(ridge: Array | float, k: Array | float, activation: Activation
 
     def announce(
         carry: Deferred, X_next: Any, weight_next: Any
-    ) -> tuple[InHand, Array, System, System]:
+    ) -> tuple[PendingBatch, Array, System, System]:
         """The announced batch, its strengths (L,), and the system without and with its term."""
-        upcoming = take(carry.W, X_next, weight_next, activation)
+        upcoming = featurise(carry.W, X_next, weight_next, activation)
         strengths = jnp.broadcast_to(jnp.asarray(k, carry.W.dtype), len(carry.W))
         strengths = jnp.where(jnp.any(upcoming.valid), strengths, 0.0)
         plain = carry.sums.finish(ridge, carry.prior)

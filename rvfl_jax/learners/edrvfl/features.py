@@ -1,4 +1,4 @@
-"""A batch as the solvers take it: weighted features, with padding and failures emptied."""
+"""A batch as the solvers want it: weighted features, with padding and failures emptied."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from rvfl_jax.linalg.dense import is_finite
 
 
 @in_brief
-class InHand(NamedTuple):
+class PendingBatch(NamedTuple):
     """A batch whose features are known and whose labels are awaited.
 
     Attributes:
@@ -44,7 +44,7 @@ class InHand(NamedTuple):
         return jnp.where(self.valid[:, None], Y, 0.0)
 
 
-def take(W: Array, X: Any, weight: Any, activation: Activation) -> InHand:
+def featurise(W: Array, X: Any, weight: Any, activation: Activation) -> PendingBatch:
     """Features of a batch; padding and batches that are not finite become empty rows."""
     X = jnp.asarray(X).astype(W.dtype)
     weight = jnp.ones(len(X), W.dtype) if weight is None else jnp.asarray(weight, W.dtype)
@@ -57,4 +57,4 @@ def take(W: Array, X: Any, weight: Any, activation: Activation) -> InHand:
     # A row of D that is not finite makes its probe so, and there are far fewer probes to read.
     finite = jax.vmap(is_finite)(DU) & is_finite(weight)
     D, DU = (jnp.where(finite[:, None, None], x, 0.0) for x in (D, DU))
-    return InHand(D, DU, jnp.where(jnp.any(finite), root, 0.0), finite)
+    return PendingBatch(D, DU, jnp.where(jnp.any(finite), root, 0.0), finite)

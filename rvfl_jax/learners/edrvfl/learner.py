@@ -57,7 +57,7 @@ from rvfl_jax.learners.base import (
     state_differences,
 )
 from rvfl_jax.learners.edrvfl.deferred_form import deferred_form
-from rvfl_jax.learners.edrvfl.features import InHand, take
+from rvfl_jax.learners.edrvfl.features import PendingBatch, featurise
 from rvfl_jax.learners.edrvfl.network import (
     Activation,
     Initializer,
@@ -68,7 +68,7 @@ from rvfl_jax.learners.edrvfl.network import (
     resolve_activation,
     resolve_weight_init,
 )
-from rvfl_jax.learners.edrvfl.residual import WORTHLESS, Ledger, empty_ledger, enter, residual
+from rvfl_jax.learners.edrvfl.residual import WORTHLESS, Sketch, empty_sketch, residual, update
 from rvfl_jax.learners.edrvfl.solvers import fastest, solvers_of
 from rvfl_jax.learners.edrvfl.solvers.base import (
     ReadoutSolver,
@@ -109,11 +109,11 @@ class EdRVFLState(NamedTuple):
         k: (L,) strength of the forward term inside eta; 0 when nothing is announced.
         num_learned: () batches learned so far; batches without rows do not count.
         key: PRNG key of the random estimators of k; None for all others.
-        ledger: sums that the health of the solution is measured with, a leading L each.
+        sketch: sums that the health of the solution is measured with, a leading L each.
         root: (L, d, d) upper R with R^T R = eta_dagger^-1, for solver="square_root"; None
             for all others.
         prior: (L, d, m) the readout theta_0 that it began from, see `with_prior`; None for 0.
-        ridge: (L,) lambda of the learner, so that a state of another one is told.
+        ridge: (L,) lambda of the learner, so that a state of another one is refused.
         activation: the name of the learner's, no array but part of the structure.
     """
 
@@ -125,7 +125,7 @@ class EdRVFLState(NamedTuple):
     k: Array
     num_learned: Array
     key: Array | None
-    ledger: Ledger
+    sketch: Sketch
     root: Array | None = None
     prior: Array | None = None
     ridge: Array | None = None
@@ -179,8 +179,8 @@ class StreamCarry(NamedTuple):
         solver: the solver of these carries, which is no array but part of the structure.
         pending: the batch that was announced.
         num_learned: () batches.
-        key: as in the state, as are `ledger` and `prior`.
-        ledger: see `EdRVFLState`.
+        key: as in the state, as are `sketch` and `prior`.
+        sketch: see `EdRVFLState`.
         begun: what the run began with.
         prior: see `EdRVFLState`.
     """
@@ -188,10 +188,10 @@ class StreamCarry(NamedTuple):
     W: Array
     readouts: Any
     solver: ReadoutSolver
-    pending: InHand
+    pending: PendingBatch
     num_learned: Array
     key: Array | None
-    ledger: Ledger
+    sketch: Sketch
     begun: Begun
     prior: Array | None = None
 
@@ -262,7 +262,7 @@ def edrvfl(
             eta_dagger_2 = eta_0, so that the Gram of batch 1 never enters.
         solver: "covariance" updates eta_dagger by low rank, 4 d^2 b flops a step;
             "information" accumulates Gram matrices and factorises each step,
-            d^2 b + d^3 / 3 flops, or only on request (`run_stream(..., guesses=False)`);
+            d^2 b + d^3 / 3 flops, or defers decisions (`run_stream(..., guesses=False)`);
             "square_root" updates a triangular factor by QR, for devices with float32 only;
             "auto" takes the information form when 2 b >= d, else the covariance form. All
             give the same results as far as precision allows.
@@ -322,12 +322,12 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         none = jnp.zeros(layers, W.dtype)
         learned = jnp.zeros((), jnp.int32)
         own_key = key if is_random(strength) else None
-        ledger = jax.vmap(lambda r: empty_ledger(r, nodes + s, m))(lax.stop_gradient(ridges))
+        sketch = jax.vmap(lambda r: empty_sketch(r, nodes + s, m))(lax.stop_gradient(ridges))
         root = None
         if any(each.needs_root for each in solvers):
             root = jnp.sqrt(ridges)[:, None, None] * eye
         return EdRVFLState(
-            *(W, theta, eta_0, eta_0, theta, none, learned, own_key, ledger, root),
+            *(W, theta, eta_0, eta_0, theta, none, learned, own_key, sketch, root),
             ridge=lax.stop_gradient(ridges),
             activation=g_name,
         )
@@ -337,10 +337,10 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
 
     def check_own(state: EdRVFLState) -> None:
         mine = {"num_layers": layers, "num_nodes": nodes, "activation": g_name}
-        check_design(mine, told_by(state))
+        check_design(mine, design_of(state))
 
     def begin(state: EdRVFLState, X: Any, weight: Any) -> StreamCarry:
-        pending = take(state.W, X, weight, g)
+        pending = featurise(state.W, X, weight, g)
         solve = fastest(solvers, *pending.D.shape[1:])
         each = SubLearner(
             state.eta_dagger, state.eta, state.theta_ridge, state.theta, state.k, state.root
@@ -350,7 +350,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         )
         begun = Begun(~jnp.any(pending.valid), state.theta, state.k)
         return StreamCarry(
-            *(state.W, readouts, solve, pending, state.num_learned, state.key, state.ledger),
+            *(state.W, readouts, solve, pending, state.num_learned, state.key, state.sketch),
             begun,
             state.prior,
         )
@@ -359,7 +359,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         carry: StreamCarry, Y_t: Any, X_next: Any, weight_next: Any
     ) -> tuple[StreamCarry, StepInfo]:
         batch, dtype = carry.pending, carry.W.dtype
-        upcoming = take(carry.W, X_next, weight_next, g)
+        upcoming = featurise(carry.W, X_next, weight_next, g)
         Y = batch.weighted(Y_t)
         usable = batch.finite & is_finite(Y)
         prior, prior_next = (_prior_guess(D, carry.prior) for D in (batch.D, upcoming.D))
@@ -395,21 +395,21 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         )
         # Diagnostics have no derivatives: they would cost memory, and norms have none at 0.
         watched = lax.stop_gradient((moved, batch, report, upcoming.probe))
-        ledger = _enter(carry.ledger, *watched[1:3])
-        gap = jax.vmap(partial(_residual, carry.solver))(watched[0], ledger, watched[3])
+        sketch = _updated(carry.sketch, *watched[1:3])
+        gap = jax.vmap(partial(_residual, carry.solver))(watched[0], sketch, watched[3])
         extras = Figures(
             k_t=report.k_t,
             k_next=report.k_next,
             sigma_share=lax.stop_gradient(sigma_share(per_learner, report.k_next)),
             residual=gap,
-            condition=ledger.trace / lax.stop_gradient(jnp.asarray(ridge, dtype)),
+            condition=sketch.trace / lax.stop_gradient(jnp.asarray(ridge, dtype)),
         )
         healthy = report.absorbed & report.sound & upcoming.finite & (gap <= WORTHLESS)
         info = StepInfo(guess_scores, healthy, extras._asdict())
         learned = carry.num_learned + jnp.any(batch.valid)
         begun = carry.begun._replace(still=carry.begun.still & ~jnp.any(upcoming.valid))
         carry = carry._replace(
-            readouts=moved, pending=upcoming, num_learned=learned, ledger=ledger, begun=begun
+            readouts=moved, pending=upcoming, num_learned=learned, sketch=sketch, begun=begun
         )
         return carry, info
 
@@ -425,7 +425,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             k=jnp.where(still, begun.k, readout.k),
             num_learned=carry.num_learned,
             key=carry.key,
-            ledger=carry.ledger,
+            sketch=carry.sketch,
             root=readout.root,
             prior=carry.prior,
             ridge=own_ridges(carry.W.dtype),
@@ -511,8 +511,8 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
     )
 
 
-def told_by(state: Any) -> dict[str, Any]:
-    """What a state tells of the learner that it is of; activation is None where nobody said."""
+def design_of(state: Any) -> dict[str, Any]:
+    """What a state says of its learner; activation is None where it says nothing."""
     layers, _, nodes = jnp.shape(state.W)
     return {"num_layers": layers, "num_nodes": nodes, "activation": state.activation}
 
@@ -525,7 +525,7 @@ def _columns_known(state: EdRVFLState) -> int:
 def _differences(expected: EdRVFLState, state: EdRVFLState, ridge: Any) -> list[str]:
     """In what a state is one of another learner or stream; see `StateFacts`."""
     wanted, found = (
-        {**told_by(each), "features": num_features_of(each), "classes": each.theta.shape[-1]}
+        {**design_of(each), "features": num_features_of(each), "classes": each.theta.shape[-1]}
         for each in (expected, state)
     )
     if found["activation"] is None:
@@ -586,21 +586,21 @@ def _followed_scores(followed: Any, carry: StreamCarry, Z: Array) -> Array:
     )
 
 
-def _unweighted(batch: InHand, scores: Array) -> Array:
+def _unweighted(batch: PendingBatch, scores: Array) -> Array:
     """(L, b, m) scores of the rows as they came; 0 in padding."""
     scale = jnp.where(batch.valid, 1.0 / jnp.where(batch.valid, batch.root, 1.0), 0.0)
     return scale[:, None] * scores
 
 
-def _enter(ledger: Ledger, batch: InHand, report: Report) -> Ledger:
-    return jax.vmap(enter)(
-        ledger, batch.D, batch.probe, report.taught, report.weight, report.absorbed
+def _updated(sketch: Sketch, batch: PendingBatch, report: Report) -> Sketch:
+    return jax.vmap(update)(
+        sketch, batch.D, batch.probe, report.taught, report.weight, report.absorbed
     )
 
 
-def _residual(solver: ReadoutSolver, readout: Any, ledger: Ledger, probe_next: Array) -> Array:
+def _residual(solver: ReadoutSolver, readout: Any, sketch: Sketch, probe_next: Array) -> Array:
     theta, k = solver.solution(readout)
-    return residual(ledger, theta, k, probe_next, readout.V)
+    return residual(sketch, theta, k, probe_next, readout.V)
 
 
 def _step_keys(strength: Strength, carry: StreamCarry) -> tuple[Array | None, Array | None]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rvfl_jax.core.checks import finite, is_traced, shape
 from rvfl_jax.core.types import Array
-from rvfl_jax.learners.edrvfl.residual import ledger_of
+from rvfl_jax.learners.edrvfl.residual import sketch_of
 from rvfl_jax.learners.edrvfl.sums import system_of
 from rvfl_jax.linalg.dense import scope_of
 
@@ -52,4 +52,4 @@ def with_prior(state: Any, theta_0: Any) -> Any:
 @jax.jit
 def _begun(state: Any, theta_0: Array) -> Any:
     begun = state._replace(theta=theta_0, theta_ridge=theta_0, prior=theta_0)
-    return begun._replace(ledger=jax.vmap(ledger_of)(*system_of(begun)))
+    return begun._replace(sketch=jax.vmap(sketch_of)(*system_of(begun)))

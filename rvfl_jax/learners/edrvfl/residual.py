@@ -7,7 +7,7 @@ Whatever form a solver has, its readout must satisfy A theta = B with the sums
 with c_i = 1 but for the first batch of the paper's cold start, Y_i as it was taught, and
 theta_0 = 0 unless the learner began from a readout.
 
-`Ledger` keeps tr(A) and the sketches U^T A and U^T B for a few fixed columns U of random
+`Sketch` keeps tr(A) and the sketches U^T A and U^T B for a few fixed columns U of random
 signs, which cost O(b d) a step. E[U U^T] is proportional to I, so the norm of
 U^T (A theta - B) relative to that of U^T B estimates the relative residual of theta against
 the accumulated Gram without accumulating the Gram.
@@ -30,7 +30,7 @@ WORTHLESS = 1.0
 
 @portable
 @in_brief
-class Ledger(NamedTuple):
+class Sketch(NamedTuple):
     """Sums of one sub-learner: trace (), gram U^T A (r, d) and moment U^T B (r, m)."""
 
     trace: Array
@@ -43,17 +43,17 @@ def probes(width: int) -> np.ndarray:
     return np.random.default_rng(width).choice((-1.0, 1.0), (width, NUM_PROBES))
 
 
-def empty_ledger(ridge: Array, width: int, num_classes: int) -> Ledger:
+def empty_sketch(ridge: Array, width: int, num_classes: int) -> Sketch:
     """Before anything is learned A is lambda I and B is 0."""
     ridge = jnp.asarray(ridge)
     U = jnp.asarray(probes(width), ridge.dtype)
-    return Ledger(width * ridge, ridge * U.T, jnp.zeros((NUM_PROBES, num_classes), ridge.dtype))
+    return Sketch(width * ridge, ridge * U.T, jnp.zeros((NUM_PROBES, num_classes), ridge.dtype))
 
 
-def ledger_of(A: Array, B: Array) -> Ledger:
-    """The ledger of sums A (d, d) and B (d, m)."""
+def sketch_of(A: Array, B: Array) -> Sketch:
+    """The sketch of sums A (d, d) and B (d, m)."""
     U = jnp.asarray(probes(len(A)), A.dtype)
-    return Ledger(jnp.trace(A), matmul_tn(U, A), matmul_tn(U, B))
+    return Sketch(jnp.trace(A), matmul_tn(U, A), matmul_tn(U, B))
 
 
 def probe(D: Array) -> Array:
@@ -61,31 +61,31 @@ def probe(D: Array) -> Array:
     return matmul(D, jnp.asarray(probes(D.shape[-1]), D.dtype))
 
 
-def enter(ledger: Ledger, D: Array, DU: Array, Y: Array, weight: Array, absorbed: Array) -> Ledger:
+def update(sketch: Sketch, D: Array, DU: Array, Y: Array, weight: Array, absorbed: Array) -> Sketch:
     """Add `weight` times the Gram, and the moment, of a batch that was absorbed."""
-    return Ledger(
-        ledger.trace + jnp.where(absorbed, weight * jnp.sum(D**2), 0.0),
-        ledger.gram + jnp.where(absorbed, weight * matmul_tn(DU, D), 0.0),
-        ledger.moment + jnp.where(absorbed, matmul_tn(DU, Y), 0.0),
+    return Sketch(
+        sketch.trace + jnp.where(absorbed, weight * jnp.sum(D**2), 0.0),
+        sketch.gram + jnp.where(absorbed, weight * matmul_tn(DU, D), 0.0),
+        sketch.moment + jnp.where(absorbed, matmul_tn(DU, Y), 0.0),
     )
 
 
 def residual(
-    ledger: Ledger, theta: Array, k: Array | float, DU_next: Array, guess_next: Array
+    sketch: Sketch, theta: Array, k: Array | float, DU_next: Array, guess_next: Array
 ) -> Array:
     """Estimate of ||(A + k D'^T D') theta - B|| / ||B||; 0 before anything is learned.
 
     Args:
-        ledger: sums of what was learned.
+        sketch: sums of what was learned.
         theta: (d, m) a readout that solves the system with forward strength k.
         k: scalar; 0 for the readout without forward term.
         DU_next: (b', r) probe of the announced batch.
         guess_next: (b', m) D' (theta - theta_0).
     """
-    gap = matmul(ledger.gram, theta) - ledger.moment
+    gap = matmul(sketch.gram, theta) - sketch.moment
     if not isinstance(k, float) or k > 0:
         gap += k * matmul_tn(DU_next, guess_next)
-    return relative_size(gap, ledger.moment)
+    return relative_size(gap, sketch.moment)
 
 
 def relative_size(gap: Array, B: Array) -> Array:

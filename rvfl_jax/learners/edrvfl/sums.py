@@ -22,9 +22,9 @@ from jax import lax
 
 from rvfl_jax.core.types import ActivationName, Array
 from rvfl_jax.core.words import in_brief
-from rvfl_jax.learners.edrvfl.features import take
+from rvfl_jax.learners.edrvfl.features import featurise
 from rvfl_jax.learners.edrvfl.network import Activation, features
-from rvfl_jax.learners.edrvfl.residual import ledger_of
+from rvfl_jax.learners.edrvfl.residual import sketch_of
 from rvfl_jax.linalg.dense import (
     cho_inverse,
     cho_solve,
@@ -109,7 +109,7 @@ class Sums(NamedTuple):
             weight: (b,) at least 0; rows of weight 0 may hold NaN.
             activation: of the learner.
         """
-        batch = take(W, X, weight, activation)
+        batch = featurise(W, X, weight, activation)
         return cls.of_features(batch.D, batch.weighted(Y))
 
     def merge(self, other: "Sums") -> "Sums":
@@ -244,7 +244,7 @@ def learned_state(state: Any, sums: Sums, ridge: Array | float | None, num_learn
         eta=eta,
         k=jnp.zeros_like(state.k),
         num_learned=num_learned,
-        ledger=jax.vmap(ledger_of)(*system),
+        sketch=jax.vmap(sketch_of)(*system),
         root=None if state.root is None else jnp.swapaxes(R, -1, -2),
     )
 

@@ -1,4 +1,4 @@
-"""Decisions on request against decisions at every batch."""
+"""Deferred decisions against decisions at every batch."""
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ FEW = [(0.0, "task", 0), (1.414, 4, 3), (1.414, "batch", 0)]
     ("k", "evaluate", "rows_ahead"),
     [pytest.param(*case, marks=[] if case in FEW else pytest.mark.slow) for case in EACH],
 )
-def test_postponed_decisions_equal_decisions_at_every_batch(k, evaluate, rows_ahead):
+def test_deferred_decisions_equal_decisions_at_every_batch(k, evaluate, rows_ahead):
     lookahead = np.ones((rows_ahead, 6)) if rows_ahead else None
     stream = reweighted(ragged_stream())
     at_once = run(stream, guesses=True, k=k, evaluate=evaluate, lookahead=lookahead)
