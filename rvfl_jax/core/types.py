@@ -143,7 +143,7 @@ class Name(str):
 
 
 @in_brief
-class PostponedForm(NamedTuple):
+class DeferredForm(NamedTuple):
     """How a learner adds up batches and decides only when asked.
 
     Attributes:
@@ -196,16 +196,16 @@ class StateFacts(NamedTuple):
 
 @in_brief
 class StreamForm(NamedTuple):
-    """How a learner is driven along a stream, holding one announced batch in hand.
+    """How a learner is driven along a stream, with one announced batch pending.
 
     Attributes:
         begin: `(state, X_1, weight_1) -> carry`.
-        advance: `(carry, Y_t, X_next, weight_next) -> (carry, info)`; learns the batch in
-            hand and takes the next one.
+        advance: `(carry, Y_t, X_next, weight_next) -> (carry, info)`; learns the pending
+            batch, and the next one is then pending.
         finish: `carry -> state`.
         embed: `(state, X) -> Z`, whatever of a fixed test set need be computed only once.
         read: `(carry, Z) -> (L, n, m)` or (n, m) raw scores.
-        postponed: for streams on which decisions are rarely wanted; None where a method
+        deferred: for streams on which decisions are rarely wanted; None where a method
             has to decide at every batch.
         read_leading: `(carry, Z, columns) -> (L, n, columns)` raw scores of the leading
             columns, a static number, for methods that give classes never met the score 0
@@ -220,7 +220,7 @@ class StreamForm(NamedTuple):
     finish: Callable[[Carry], State]
     embed: Callable[[State, Any], Any]
     read: Callable[[Carry, Any], Array]
-    postponed: PostponedForm | None = None
+    deferred: DeferredForm | None = None
     read_leading: Callable[[Carry, Any, int], Array] | None = None
     follow: FollowForm | None = None
     facts: StateFacts = StateFacts()

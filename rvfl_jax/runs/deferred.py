@@ -78,7 +78,7 @@ def run_blocks(
     """The whole stream.
 
     Args:
-        learner: a method with a postponed form.
+        learner: a method with a deferred form.
         state: where to start from.
         seen: (m,) classes met so far.
         batches: T batches, and one more if it is to be announced.
@@ -86,7 +86,7 @@ def run_blocks(
         test: the test set, or None.
         num_batches: T.
     """
-    form = learner.stream.postponed
+    form = learner.stream.deferred
     assert form is not None
     examined = embed_test(learner, state, test)
 

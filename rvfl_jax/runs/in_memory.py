@@ -172,8 +172,8 @@ def _learn(
     follow = _follows(learner, state, course, columns)
     if mesh is not None:
         batches = place_batches(batches, mesh, options.layout)
-    if not options.guesses and learner.stream.postponed is not None and batches.ends is None:
-        return _on_request(learner, state, course._replace(batches=batches), columns, test, options)
+    if not options.guesses and learner.stream.deferred is not None and batches.ends is None:
+        return _deferred(learner, state, course._replace(batches=batches), columns, test, options)
     if options.in_chunks:
         return _in_chunks(learner, state, course, columns, test, options)
     return on_devices(
@@ -226,7 +226,7 @@ def _in_chunks(
         return run_chunks(learner, start, chunks, journal, stop_on_failure=stop, advance=advance)
 
 
-def _on_request(
+def _deferred(
     learner: Learner,
     state: State,
     course: Course,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.core.types import Array, PostponedForm
+from rvfl_jax.core.types import Array, DeferredForm
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.features import PendingBatch, featurise
 from rvfl_jax.learners.edrvfl.network import Activation
@@ -42,7 +42,7 @@ class Decision(NamedTuple):
     condition: Array
 
 
-def deferred_form(ridge: Array | float, k: Array | float, activation: Activation) -> PostponedForm:
+def deferred_form(ridge: Array | float, k: Array | float, activation: Activation) -> DeferredForm:
     """The form for a learner with lambda `ridge` and constant strength `k`."""
 
     def begin(state: Any) -> Deferred:
@@ -84,10 +84,9 @@ def deferred_form(ridge: Array | float, k: Array | float, activation: Activation
         condition = trace / jnp.asarray(ridge, trace.dtype)
         return Decision(theta, solved & carry.finite & upcoming.finite, residual, condition)
 
-    def finish(
-        state: Any, carry: Deferred, num_learned: Array, X_next: Any, weight_next: Any
-    ) -> Any:
+    def finish(state: Any, carry: Deferred, batches: Array, X_next: Any, weight_next: Any) -> Any:
         upcoming, strengths, _, (A, B) = announce(carry, X_next, weight_next)
+        num_learned = state.num_learned + batches.astype(state.num_learned.dtype)
         learned = learned_state(state, carry.sums, ridge, num_learned)
         eta = lax.cond(
             jnp.any(upcoming.valid), lambda: jax.vmap(spd_inverse)(A), lambda: learned.eta
@@ -95,4 +94,4 @@ def deferred_form(ridge: Array | float, k: Array | float, activation: Activation
         theta = lax.cond(jnp.any(upcoming.valid), lambda: matmul(eta, B), lambda: learned.theta)
         return learned._replace(eta=eta, theta=theta, k=strengths)
 
-    return PostponedForm(begin, absorb, decide, finish)
+    return DeferredForm(begin, absorb, decide, finish)

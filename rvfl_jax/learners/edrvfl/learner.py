@@ -37,7 +37,6 @@ from rvfl_jax.core.types import (
     FollowForm,
     Learner,
     Name,
-    PostponedForm,
     Solver,
     StateFacts,
     StepInfo,
@@ -466,10 +465,10 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         sums = sums_of_rows(state.W, X, Y, weight, g)
         return learned_state(state, sums, ridge, jnp.ones_like(state.num_learned))
 
-    postponed = None
+    deferred = None
     additive = any(each.additive for each in solvers) and cold_start == "exact"
     if isinstance(strength, ConstantK) and additive:
-        postponed = _counting_on(deferred_form(ridge, strength.k, g))
+        deferred = deferred_form(ridge, strength.k, g)
 
     return Learner(
         init=init,
@@ -483,7 +482,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             finish=finish,
             embed=lambda state, X: features(state.W, jnp.asarray(X), g),
             read=lambda carry, Z: matmul(Z, carry.theta),
-            postponed=postponed,
+            deferred=deferred,
             read_leading=lambda carry, Z, columns: matmul(Z, carry.theta[..., :columns]),
             follow=FollowForm(_follow, _follow_step, _followed_scores),
             facts=StateFacts(
@@ -548,17 +547,6 @@ def _other_ridge(mine: Any, theirs: Array | None) -> list[str]:
     if np.shape(mine) not in ((), told.shape) or np.allclose(mine, told, rtol=1e-6, atol=0):
         return []
     return [f"ridge: expected {np.asarray(mine).tolist()}, got {told.tolist()}"]
-
-
-def _counting_on(form: PostponedForm) -> PostponedForm:
-    """The form, told of the batches since the state and not of all that the state counts."""
-
-    def finish(state: EdRVFLState, sums: Any, batches: Array, *announced: Any) -> EdRVFLState:
-        learned = state.num_learned + batches.astype(state.num_learned.dtype)
-        finished: EdRVFLState = form.finish(state, sums, learned, *announced)
-        return finished
-
-    return form._replace(finish=finish)
 
 
 def _prior_guess(D: Array, prior: Array | None) -> Array | None:
