@@ -9,7 +9,7 @@ import numpy as np
 from experiments.fashion_mnist import Case
 from experiments.results_file import Record
 from rvfl_jax import Learner, Stream, run_stream
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.plots import COLOURS
 
 # Rows that vote on a point of the plane, and points along each side of the picture.

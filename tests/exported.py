@@ -11,7 +11,7 @@ import numpy as np
 
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.serving.export import export_learner, export_model
 from tests.streams import blobs, ragged_stream
 

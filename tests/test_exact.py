@@ -7,7 +7,7 @@ import pytest
 import rvfl_jax
 from rvfl_jax import NumericalError, adaptive_k, merge_states, run_stream, unlearn_rows
 from rvfl_jax.learners.edrvfl.algebra import grown_state
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from tests.streams import ragged_stream
 from tests.tolerances import CLOSED_FORM
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from rvfl_jax.linalg import dense
+from rvfl_jax.linalg.precision import precision_scope
+from rvfl_jax.linalg.products import is_finite, symmetrise
+from rvfl_jax.linalg.spd import cho_solve, cholesky, spd_inverse
 from tests import tolerances
 from tests.streams import environment
 
@@ -30,12 +32,10 @@ B = np.random.default_rng(1).normal(size=(6, 2))
 
 def test_solves():
     A = positive_definite()
-    R = dense.cholesky(A)
+    R = cholesky(A)
     np.testing.assert_allclose(R, np.linalg.cholesky(A), atol=tolerances.REORDERED)
-    np.testing.assert_allclose(
-        dense.cho_solve(R, B), np.linalg.solve(A, B), atol=tolerances.REORDERED
-    )
-    inverse = dense.spd_inverse(A)
+    np.testing.assert_allclose(cho_solve(R, B), np.linalg.solve(A, B), atol=tolerances.REORDERED)
+    inverse = spd_inverse(A)
     np.testing.assert_allclose(inverse, np.linalg.inv(A), atol=tolerances.REORDERED)
     assert np.array_equal(inverse, inverse.T)
 
@@ -46,7 +46,7 @@ def test_vmap_equals_a_loop(in_axes):
     right = np.stack([B, 2 * B, 3 * B]) if in_axes[1] == 0 else B
 
     def solve(A, B):
-        return dense.cho_solve(dense.cholesky(A), B)
+        return cho_solve(cholesky(A), B)
 
     got = jax.vmap(solve, in_axes)(A, right)
     for i in range(3):
@@ -56,30 +56,30 @@ def test_vmap_equals_a_loop(in_axes):
 
 def test_nested_vmap():
     A = positive_definite(2, 3)
-    got = jax.vmap(jax.vmap(dense.cholesky))(A)
+    got = jax.vmap(jax.vmap(cholesky))(A)
     np.testing.assert_allclose(got, np.linalg.cholesky(A), atol=tolerances.REORDERED)
 
 
 def test_derivatives():
     def solve(A, B):
-        return dense.cho_solve(dense.cholesky(dense.symmetrise(A)), B)
+        return cho_solve(cholesky(symmetrise(A)), B)
 
     check_grads(jax.jit(solve), (positive_definite(), B), order=2)
     check_grads(jax.jit(jax.vmap(solve, (0, None))), (positive_definite(3), B), order=1)
 
 
 def test_a_matrix_that_is_not_positive_definite_is_told():
-    assert not bool(dense.is_finite(dense.cholesky(-jnp.eye(3))))
-    assert bool(dense.is_finite(dense.cholesky(jnp.eye(3))))
+    assert not bool(is_finite(cholesky(-jnp.eye(3))))
+    assert bool(is_finite(cholesky(jnp.eye(3))))
 
 
 def test_precision_scope():
-    with dense.precision_scope("single"):
+    with precision_scope("single"):
         assert jnp.ones(1).dtype == jnp.float32
-    with dense.precision_scope("double"):
+    with precision_scope("double"):
         assert jnp.ones(1).dtype == jnp.float64
     with pytest.raises(ValueError, match="precision"):
-        dense.precision_scope("quadruple")
+        precision_scope("quadruple")
 
 
 def test_vmapped_solves_become_single_lapack_calls():
@@ -87,7 +87,7 @@ def test_vmapped_solves_become_single_lapack_calls():
     if jax.default_backend() != "cpu":
         pytest.skip("only the CPU's kernels use the thread pool")
     A = positive_definite(3)
-    program = jax.jit(jax.vmap(lambda a: dense.cho_solve(dense.cholesky(a), B))).lower(A)
+    program = jax.jit(jax.vmap(lambda a: cho_solve(cholesky(a), B))).lower(A)
     calls = [line for line in program.as_text().splitlines() if "lapack" in line or "trsm" in line]
     assert calls
     assert not any("3x6x6" in line for line in calls)

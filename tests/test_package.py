@@ -33,7 +33,7 @@ def test_types_of_options_are_what_the_functions_take():
     from rvfl_jax.estimators import base, readouts, scaling
     from rvfl_jax.learners import base as learner
     from rvfl_jax.learners.edrvfl import network, strength
-    from rvfl_jax.linalg.dense import PRECISIONS
+    from rvfl_jax.linalg.precision import PRECISIONS
     from rvfl_jax.runs import sharding as devices
     from rvfl_jax.runs.inputs import SCHEDULES
     from rvfl_jax.streams import class_incremental as stream

@@ -33,7 +33,7 @@ from experiments.benchmarks.problem import (
 from experiments.benchmarks.timing import compile_timed, interleaved
 from rvfl_jax import Stream, class_incremental_stream, run_stream
 from rvfl_jax.data import load_dataset
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.batches import Batches
 
 Record = dict[str, Any]

@@ -20,7 +20,8 @@ import rvfl_jax
 from experiments.benchmarks.problem import FORWARD_K, RIDGE, SEED, Problem
 from experiments.benchmarks.timing import compile_timed
 from rvfl_jax import features
-from rvfl_jax.linalg.dense import matmul, precision_scope
+from rvfl_jax.linalg.precision import precision_scope
+from rvfl_jax.linalg.products import matmul
 from rvfl_jax.runs.scan import whole_stream
 from rvfl_jax.streams.batches import Batches
 

@@ -17,7 +17,8 @@ from rvfl_jax.core.checks import is_number, positive_int
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.encoders.encoder import Encoder
-from rvfl_jax.linalg.dense import eigh, matmul, matmul_tn
+from rvfl_jax.linalg.products import matmul, matmul_tn
+from rvfl_jax.linalg.spd import eigh
 
 
 @in_brief

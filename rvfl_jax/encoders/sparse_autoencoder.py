@@ -17,7 +17,8 @@ from rvfl_jax.core.checks import is_number, positive_int
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.encoders.encoder import Encoder
-from rvfl_jax.linalg.dense import cho_solve, cholesky, gram, matmul, matmul_tn
+from rvfl_jax.linalg.products import gram, matmul, matmul_tn
+from rvfl_jax.linalg.spd import cho_solve, cholesky
 
 ADMM_STEPS = 50
 # The constant that is appended to every row, as in the code of both papers.

@@ -22,7 +22,7 @@ from rvfl_jax.estimators.scaling import SCALES, Scaling, scaling_of
 from rvfl_jax.estimators.whole import TURN, as_it_stands
 from rvfl_jax.learners.edrvfl.algebra import check_forgetting
 from rvfl_jax.learners.edrvfl.strength import AdaptiveK, ConstantK, is_ridge, resolve_strength
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 
 LOOKAHEADS = ("hold", "none")
 # Batches of a fit whose result depends on batches: this many, of these sizes.

@@ -35,7 +35,7 @@ from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.readouts import READOUTS, Readout, check_readout_options
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import LabelMap
 from rvfl_jax.streams.labels import clean_labels
 

@@ -25,7 +25,7 @@ from rvfl_jax.learners.edrvfl.learner import edrvfl
 from rvfl_jax.learners.edrvfl.network import features, resolve_activation
 from rvfl_jax.learners.edrvfl.strength import AdaptiveK
 from rvfl_jax.learners.edrvfl.sums import Sums, is_sound, learned_state, sums_of
-from rvfl_jax.linalg.dense import is_finite, matmul
+from rvfl_jax.linalg.products import is_finite, matmul
 
 LINKS = {"ridge": "log", "discriminant": "identity", "nearest_mean": "identity"}
 

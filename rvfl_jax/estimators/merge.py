@@ -12,7 +12,7 @@ from rvfl_jax.estimators.calibration import merged_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.fitted import fitted_of
 from rvfl_jax.estimators.whole import as_it_stands
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import as_array
 
 

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from rvfl_jax.core.checks import is_number
 from rvfl_jax.core.types import Array
 from rvfl_jax.learners.edrvfl.sums import system_of
-from rvfl_jax.linalg.dense import cho_solve, cholesky, matmul
+from rvfl_jax.linalg.products import matmul
+from rvfl_jax.linalg.spd import cho_solve, cholesky
 
 READOUTS = ("ridge", "discriminant", "nearest_mean")
 

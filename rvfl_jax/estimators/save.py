@@ -22,7 +22,7 @@ from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import as_it_stands
 from rvfl_jax.files.checkpoint import Checkpoint, load_checkpoint_file, restore, save_checkpoint
 from rvfl_jax.learners.edrvfl.strength import FORM, AdaptiveK, adaptive_k, is_of_old
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import LabelMap
 
 FILE = "model.npz"

@@ -34,7 +34,7 @@ from rvfl_jax.core.types import (
     squared_error,
 )
 from rvfl_jax.core.words import in_brief
-from rvfl_jax.linalg.dense import scope_of
+from rvfl_jax.linalg.precision import scope_of
 from rvfl_jax.metrics import by_learner, check_scores, mean_softmax
 
 ENSEMBLES: tuple[Ensemble, ...] = ("mean", "median")

@@ -45,7 +45,8 @@ from rvfl_jax.learners.edrvfl.network import (
     resolve_weight_init,
 )
 from rvfl_jax.learners.edrvfl.sums import Sums, sums_of_rows, weighted_rows
-from rvfl_jax.linalg.dense import cho_solve, cholesky, is_finite, matmul
+from rvfl_jax.linalg.products import is_finite, matmul
+from rvfl_jax.linalg.spd import cho_solve, cholesky
 
 FORMS = ("auto", "primal", "dual")
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rvfl_jax.core.types import Array
-from rvfl_jax.linalg.dense import lower_half, matmul
+from rvfl_jax.linalg.products import lower_half, matmul
 
 MAX_STAGES = 6
 MAX_BLOCKS = 32

@@ -22,7 +22,7 @@ from rvfl_jax.core.checks import one_of, positive_int
 from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Array, Boundaries, Evaluate, Learner, Precision, Stream
 from rvfl_jax.core.words import Summary, summarised
-from rvfl_jax.linalg.dense import PRECISIONS, precision_scope
+from rvfl_jax.linalg.precision import PRECISIONS, precision_scope
 from rvfl_jax.runs.expert import offline_scores
 from rvfl_jax.runs.history import History
 from rvfl_jax.runs.run_stream import run_stream

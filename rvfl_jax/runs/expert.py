@@ -9,7 +9,7 @@ from rvfl_jax.core.checks import NumericalError, prng_key
 from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.types import Array, Learner, Precision, State, Stream
 from rvfl_jax.learners.base import LearnerProgram
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.metrics import by_learner
 from rvfl_jax.runs.failure import REMEDY
 from rvfl_jax.runs.inputs import capacity_of, check_features, check_learner

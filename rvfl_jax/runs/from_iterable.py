@@ -11,7 +11,7 @@ from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Learner
 from rvfl_jax.files.provenance import Provenance, digest_of, provenance
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.runs.history import Run, build_history
 from rvfl_jax.runs.inputs import (
     capacity_of,

@@ -9,7 +9,7 @@ from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Learner, State, Stream
 from rvfl_jax.files.provenance import Provenance, digest_of, fingerprint, provenance
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.runs.deferred import BlockRecord, plan_blocks, run_blocks, scan_blocks
 from rvfl_jax.runs.evaluation import HeldOut, columns_met, worth_following
 from rvfl_jax.runs.expert import reference_scores

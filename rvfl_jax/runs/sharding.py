@@ -25,7 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rvfl_jax.core.checks import one_of
 from rvfl_jax.core.types import Array, Learner, State
-from rvfl_jax.linalg.dense import whole_products
+from rvfl_jax.linalg.products import whole_products
 from rvfl_jax.streams.batches import Batches
 
 LAYOUTS = ("rows", "eta_dagger")

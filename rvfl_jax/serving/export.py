@@ -20,7 +20,7 @@ from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.whole import as_it_stands
 from rvfl_jax.files.checkpoint import json_bytes, write_npz
 from rvfl_jax.files.provenance import versions
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 
 FORMAT = 1
 PLATFORMS = ("cpu", "cuda", "tpu")

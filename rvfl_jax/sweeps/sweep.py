@@ -14,7 +14,7 @@ from rvfl_jax.core.checks import one_of, positive_int, prng_key
 from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Array, Boundaries, Evaluate, Learner, Precision, Stream
 from rvfl_jax.files.provenance import fingerprint, provenance
-from rvfl_jax.linalg.dense import precision_scope
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.runs.evaluation import columns_met
 from rvfl_jax.runs.inputs import batches_of, capacity_of, encode_test, examined, schedule_of
 from rvfl_jax.runs.options import BOUNDARIES

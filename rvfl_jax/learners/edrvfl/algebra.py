@@ -25,7 +25,7 @@ from rvfl_jax.learners.edrvfl.network import (
     resolve_activation,
 )
 from rvfl_jax.learners.edrvfl.sums import Sums, learned_state, sums_of
-from rvfl_jax.linalg.dense import scope_of
+from rvfl_jax.linalg.precision import scope_of
 
 
 def merged_state(a: Any, b: Any, ridge: Any, columns: Array) -> Any:

@@ -19,7 +19,8 @@ from rvfl_jax.learners.edrvfl.features import PendingBatch, featurise
 from rvfl_jax.learners.edrvfl.network import Activation
 from rvfl_jax.learners.edrvfl.residual import relative_size
 from rvfl_jax.learners.edrvfl.sums import Sums, System, learned_state, sums_of
-from rvfl_jax.linalg.dense import cho_solve, gram, is_finite, matmul, spd_inverse
+from rvfl_jax.linalg.products import gram, is_finite, matmul
+from rvfl_jax.linalg.spd import cho_solve, spd_inverse
 
 
 @in_brief

@@ -10,7 +10,7 @@ from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.network import Activation, features
 from rvfl_jax.learners.edrvfl.residual import probe
 from rvfl_jax.learners.edrvfl.solvers.base import FeatureBatch
-from rvfl_jax.linalg.dense import is_finite
+from rvfl_jax.linalg.products import is_finite
 
 
 @in_brief

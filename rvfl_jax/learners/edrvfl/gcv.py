@@ -20,7 +20,7 @@ import numpy as np
 from rvfl_jax.core.checks import check_ridge, is_number, per_layer
 from rvfl_jax.core.types import Array
 from rvfl_jax.learners.edrvfl.sums import learned_state, spectrum_of, sums_of
-from rvfl_jax.linalg.dense import scope_of
+from rvfl_jax.linalg.precision import scope_of
 
 
 def generalised_cross_validation(

@@ -87,7 +87,7 @@ from rvfl_jax.learners.edrvfl.strength import (
     sigma_share,
 )
 from rvfl_jax.learners.edrvfl.sums import learned_state, sums_of_rows
-from rvfl_jax.linalg.dense import is_finite, matmul
+from rvfl_jax.linalg.products import is_finite, matmul
 
 SOLVERS: tuple[Solver, ...] = ("auto", "covariance", "information", "square_root")
 COLD_STARTS: tuple[ColdStart, ...] = ("exact", "paper")

@@ -15,7 +15,7 @@ from jax.nn import initializers
 
 from rvfl_jax.core.checks import one_of, prng_key, shape
 from rvfl_jax.core.types import ActivationName, Array, WeightInit
-from rvfl_jax.linalg.dense import matmul
+from rvfl_jax.linalg.products import matmul
 
 Activation = Callable[[Array], Array]
 Initializer = Callable[..., Array]

@@ -10,7 +10,7 @@ from rvfl_jax.core.checks import finite, is_traced, shape
 from rvfl_jax.core.types import Array
 from rvfl_jax.learners.edrvfl.residual import sketch_of
 from rvfl_jax.learners.edrvfl.sums import system_of
-from rvfl_jax.linalg.dense import scope_of
+from rvfl_jax.linalg.precision import scope_of
 
 
 def with_prior(state: Any, theta_0: Any) -> Any:

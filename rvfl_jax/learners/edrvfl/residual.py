@@ -21,7 +21,7 @@ import numpy as np
 from rvfl_jax.core.portable import portable
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
-from rvfl_jax.linalg.dense import matmul, matmul_tn
+from rvfl_jax.linalg.products import matmul, matmul_tn
 
 NUM_PROBES = 4
 # theta = 0 has residual 1: beyond it what was learned is worse than nothing.

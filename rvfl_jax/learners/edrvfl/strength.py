@@ -21,7 +21,8 @@ import numpy as np
 from rvfl_jax.core.checks import is_traced, one_of, per_layer
 from rvfl_jax.core.types import Array, Estimator
 from rvfl_jax.core.words import in_brief
-from rvfl_jax.linalg.dense import inverse_factor, is_finite, shifted_solve, symmetrise
+from rvfl_jax.linalg.inverse_factor import inverse_factor, shifted_solve
+from rvfl_jax.linalg.products import is_finite, symmetrise
 
 ESTIMATORS = ("inverse_trace", "trace", "random_diagonal", "random_variance")
 

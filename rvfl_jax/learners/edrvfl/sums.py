@@ -25,16 +25,8 @@ from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.features import featurise
 from rvfl_jax.learners.edrvfl.network import Activation, features
 from rvfl_jax.learners.edrvfl.residual import sketch_of
-from rvfl_jax.linalg.dense import (
-    cho_inverse,
-    cho_solve,
-    cholesky,
-    gram,
-    is_finite,
-    matmul,
-    matmul_tn,
-    spd_inverse,
-)
+from rvfl_jax.linalg.products import gram, is_finite, matmul, matmul_tn
+from rvfl_jax.linalg.spd import cho_inverse, cho_solve, cholesky, spd_inverse
 
 BLOCK_ROWS = 4096
 

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.strength import Strength
-from rvfl_jax.linalg.dense import is_finite, shifted_solve
+from rvfl_jax.linalg.inverse_factor import shifted_solve
+from rvfl_jax.linalg.products import is_finite
 
 
 @in_brief

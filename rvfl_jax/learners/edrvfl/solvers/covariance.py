@@ -42,17 +42,14 @@ from rvfl_jax.learners.edrvfl.strength import (
     k_of_pending,
     taught_targets,
 )
-from rvfl_jax.linalg.dense import (
-    factor_solve,
+from rvfl_jax.linalg.inverse_factor import factor_solve, inverse_factor, is_factor, shifted_solve
+from rvfl_jax.linalg.products import (
     identity_plus,
-    inverse_factor,
-    is_factor,
     is_finite,
     matmul,
     matmul_nt,
     matmul_tn,
     outer_square,
-    shifted_solve,
     symmetrise,
 )
 

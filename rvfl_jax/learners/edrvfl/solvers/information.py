@@ -34,16 +34,8 @@ from rvfl_jax.learners.edrvfl.strength import (
     k_of_pending,
     taught_targets,
 )
-from rvfl_jax.linalg.dense import (
-    cho_solve,
-    cholesky,
-    gram,
-    is_finite,
-    matmul,
-    matmul_tn,
-    solve_lower,
-    spd_inverse,
-)
+from rvfl_jax.linalg.products import gram, is_finite, matmul, matmul_tn
+from rvfl_jax.linalg.spd import cho_solve, cholesky, solve_lower, spd_inverse
 
 
 @in_brief

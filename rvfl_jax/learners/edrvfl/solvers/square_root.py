@@ -38,9 +38,9 @@ from rvfl_jax.learners.edrvfl.strength import (
     k_of_pending,
     taught_targets,
 )
-from rvfl_jax.linalg.dense import (
+from rvfl_jax.linalg.inverse_factor import inverse_factor
+from rvfl_jax.linalg.products import (
     identity_plus,
-    inverse_factor,
     is_finite,
     matmul,
     matmul_nt,

@@ -1,0 +1,80 @@
+"""Products of matrices, and what needs no more than them.
+
+They run at the highest precision of the device: the default of several accelerators rounds the
+inputs of a product to 10 bits, which breaks the recursions of the learners.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from itertools import pairwise
+
+import jax.numpy as jnp
+from jax import lax
+
+from rvfl_jax.core.types import Array
+
+_WHOLE: ContextVar[bool] = ContextVar("whole_products", default=False)
+
+matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+def matmul_nt(A: Array, B: Array) -> Array:
+    """A B^T for A (p, r) and B (q, r); the order that XLA's CPU products like best."""
+    return lax.dot_general(A, B, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
+
+
+def matmul_tn(A: Array, B: Array) -> Array:
+    """A^T B for A (r, p) and B (r, q)."""
+    return lax.dot_general(A, B, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
+
+
+def outer_square(S: Array) -> Array:
+    """S S^T for S (d, r), from the blocks of its lower half: symmetric, and fewer flops."""
+    d = S.shape[0]
+    parts = 1 if _WHOLE.get() else max(1, min(8, d // 256))
+    cuts = [d * i // parts for i in range(parts + 1)]
+    rows = [matmul_nt(S[a:b], S[:b]) for a, b in pairwise(cuts)]
+    if parts == 1:
+        return rows[0]
+    mirrored = [
+        jnp.concatenate([rows[i], *(row[:, a:b].T for row in rows[i + 1 :])], axis=1)
+        for i, (a, b) in enumerate(pairwise(cuts))
+    ]
+    return jnp.concatenate(mirrored)
+
+
+@contextmanager
+def whole_products() -> Iterator[None]:
+    """While tracing: no products in blocks, which would tear matrices cut over devices."""
+    token = _WHOLE.set(True)
+    try:
+        yield
+    finally:
+        _WHOLE.reset(token)
+
+
+def gram(D: Array) -> Array:
+    """D^T D (d, d) of rows D (b, d)."""
+    return outer_square(D.T)
+
+
+def symmetrise(A: Array) -> Array:
+    """(A + A^T) / 2."""
+    return 0.5 * (A + A.T)
+
+
+def lower_half(A: Array) -> Array:
+    """The lower half of A with the diagonal halved."""
+    return jnp.tril(A) - 0.5 * jnp.diag(jnp.diag(A))
+
+
+def identity_plus(scale: Array | float, M: Array) -> Array:
+    """I + scale M."""
+    return jnp.eye(M.shape[0], dtype=M.dtype) + scale * M
+
+
+def is_finite(x: Array) -> Array:
+    """Scalar truth: no entry of x is NaN or infinite."""
+    return jnp.all(jnp.isfinite(x))
