@@ -17,7 +17,7 @@ from ml_dtypes import bfloat16
 
 import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, Predictor
-from rvfl_jax.estimators.base import EdRVFLBase
+from rvfl_jax.estimators.fitted import Fitted
 from rvfl_jax.estimators.save import load_model
 from rvfl_jax.serving.export import PLATFORMS, export_learner, export_model
 from tests.compilations import counted_compilations
@@ -343,7 +343,7 @@ def test_labels_of_leading_columns_leave_the_rest_out(tmp_path):
 @pytest.fixture
 def few_rows(monkeypatch):
     """Models whose largest program has 32 rows, so that there are three to compile."""
-    monkeypatch.setattr(EdRVFLBase, "_rows_at_once", lambda self: 32)
+    monkeypatch.setattr(Fitted, "rows_at_once", 32)
 
 
 @pytest.mark.parametrize(
