@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rvfl_jax.core.words import in_brief
 from rvfl_jax.estimators.calibration import Guesses, grown_guesses
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.scaling import Scaling
@@ -27,6 +28,7 @@ class Batch(NamedTuple):
     weight: np.ndarray
 
 
+@in_brief
 class Fitted(NamedTuple):
     """What an estimator has learned.
 

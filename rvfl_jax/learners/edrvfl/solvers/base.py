@@ -111,7 +111,7 @@ class Following(NamedTuple):
 
 
 @jax.tree_util.register_static
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReadoutSolver:
     """One way to carry a readout along a stream; a pytree without leaves.
 
@@ -140,6 +140,9 @@ class ReadoutSolver:
     needs_root: bool = False
     additive: bool = False
     follow: Following | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
 
 
 @in_brief
