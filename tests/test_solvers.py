@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rvfl_jax.learners.edrvfl.solvers import BY_NAME, fastest, solvers_of
 from rvfl_jax.learners.edrvfl.solvers.base import (
     FeatureBatch,
     SolverOptions,
     Step,
     SubLearner,
 )
+from rvfl_jax.learners.edrvfl.solvers.choice import BY_NAME, fastest, solvers_of
 from rvfl_jax.learners.edrvfl.strength import ConstantK
 from tests import tolerances
 from tests.references import relative_error

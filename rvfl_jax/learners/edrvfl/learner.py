@@ -68,7 +68,6 @@ from rvfl_jax.learners.edrvfl.network import (
     resolve_weight_init,
 )
 from rvfl_jax.learners.edrvfl.residual import WORTHLESS, Sketch, empty_sketch, residual, update
-from rvfl_jax.learners.edrvfl.solvers import fastest, solvers_of
 from rvfl_jax.learners.edrvfl.solvers.base import (
     ReadoutSolver,
     Report,
@@ -76,6 +75,7 @@ from rvfl_jax.learners.edrvfl.solvers.base import (
     Step,
     SubLearner,
 )
+from rvfl_jax.learners.edrvfl.solvers.choice import fastest, solvers_of
 from rvfl_jax.learners.edrvfl.strength import (
     FORM,
     ConstantK,

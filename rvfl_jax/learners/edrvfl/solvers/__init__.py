@@ -2,23 +2,3 @@
 
 The contract is `rvfl_jax.learners.edrvfl.solvers.base.ReadoutSolver`.
 """
-
-from rvfl_jax.learners.edrvfl.solvers import covariance, information, square_root
-from rvfl_jax.learners.edrvfl.solvers.base import ReadoutSolver, SolverOptions
-
-BY_NAME = {
-    "covariance": covariance.solver,
-    "information": information.solver,
-    "square_root": square_root.solver,
-}
-
-
-def solvers_of(name: str, options: SolverOptions) -> tuple[ReadoutSolver, ...]:
-    """Those that a learner may use: the one of that name, or for "auto" those it chooses from."""
-    names = ("covariance", "information") if name == "auto" else (name,)
-    return tuple(BY_NAME[each](options) for each in names)
-
-
-def fastest(solvers: tuple[ReadoutSolver, ...], rows: int, width: int) -> ReadoutSolver:
-    """The one for batches of so many rows of so many features."""
-    return solvers[-1] if 2 * rows >= width else solvers[0]
