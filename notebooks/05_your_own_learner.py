@@ -32,18 +32,23 @@
 # made in `init` for all `num_classes` columns, whatever comes first. Random numbers of later
 # steps come from a key that the state carries.
 #
-# **A batch** is `X_t` (b, s) inputs and `Y_t` (b, m) one-hot targets. Every batch of a stream
-# has the same b: shorter ones are filled up with rows of **weight** 0 in `weight_t` (b,), which
-# must not count and may hold anything. `rows_of` sets them to 0 and gives weights where there
-# are none.
+# **A batch** is `X_t` (b, s) inputs and `Y_t` (b, m) one-hot targets, which are always finite.
+# Every batch of a stream has the same b: shorter ones are filled up with rows of **weight** 0 in
+# `weight_t` (b,), which must not count and whose inputs may hold anything. `rows_of` sets these to
+# 0, gives weight 1 where there are no weights, and brings both to the dtype of the state. Weights
+# are at least 0, and need not be whole.
 #
-# **`X_next`** are the inputs of the batch that comes next, without labels. Forward
-# regularisation uses them; most methods do not.
+# **`X_next`** are the inputs of the batch that comes next, without labels, `weight_next` their
+# weights; at the end of a stream all of these are 0. Forward regularisation uses them; most methods
+# do not. The three last arguments have the default None, for people who call `step` by hand.
+#
+# **Scores** of classes that were never met should be far below all others, but finite: a quarter of
+# the least number of the dtype leaves room for sums.
 #
 # **`info`** is `StepInfo(guess_scores, healthy)`. `guess_scores` are the scores of this batch's
 # rows *before* it was learned: from them come prequential loss and accuracy. `healthy` is False
-# where arithmetic failed; the run then raises a `NumericalError` that names the batch, and
-# `unless_unhealthy` leaves the state as it was. A third field, `extras`, is a dictionary of
+# where the new state is not finite; the run then raises a `NumericalError` that names the batch,
+# and `unless_unhealthy` leaves the state as it was. A third field, `extras`, is a dictionary of
 # figures of your own, kept in `run.history.extras`.
 #
 # Functions are traced by JAX: no Python `if` on values, no shapes that depend on data, and no
@@ -80,7 +85,8 @@ def slda(shrinkage=1e-4):
         return State(jnp.zeros(m), jnp.zeros((m, s)), jnp.zeros((s, s)))
 
     def scores(state, X):
-        covariance = state.scatter / jnp.maximum(state.count.sum(), 1.0)
+        total = state.count.sum()
+        covariance = state.scatter / jnp.where(total > 0, total, 1.0)
         shrunk = (1 - shrinkage) * covariance + shrinkage * jnp.eye(len(covariance))
         weights = jnp.linalg.solve(shrunk, state.mean.T)  # (s, m)
         z = X @ weights - jnp.sum(state.mean.T * weights, axis=0) / 2
@@ -103,16 +109,19 @@ def slda(shrinkage=1e-4):
 
 
 # %% [markdown]
-# `make_learner` makes a `Learner` of them. What else it takes, where a method has it:
+# `make_learner` makes a `Learner` of them; `description` is what records and `repr` say of it, its
+# numbers included. What else it takes, where a method has it:
 #
 # - `loss`, by which guesses are judged, `(scores, targets) -> (b,)`. The default is the squared
 #   error of the scores themselves, right for scores that estimate one-hot targets. Those of LDA
 #   are log-likelihoods, and any network's are logits: `brier_loss` is the squared error of the
-#   probabilities that their softmax gives.
+#   probabilities that their softmax gives, and right for whatever a softmax makes sense of. It
+#   never changes what is learned.
 # - `consolidate`, `state -> state`, which is called where a task ends if a run says
 #   `boundaries="given"`, and never otherwise.
-# - `fit_offline`, `(state, X, Y, weight) -> state`, the method that sees all rows at once, from
-#   which excess loss and forward transfer are measured.
+# - `fit_offline`, `(state, X, Y, weight) -> state`, the method that sees all rows at once, begun
+#   from a fresh state: excess loss and forward transfer are measured from it, and are NaN
+#   without it.
 # - `combine`: `scores` may have a leading axis, (L, n, m), for an ensemble of L sub-learners;
 #   `combine` says how it becomes (n, m) probabilities. The default is the mean of softmaxes.
 #

@@ -17,7 +17,7 @@ from rvfl_jax.core.types import Array, Learner, StepInfo
 from rvfl_jax.learners.base import describe, plain_learner, shared_programs
 from rvfl_jax.learners.parts import MLP, rows_of, unless_unhealthy
 from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir, pass_by
-from rvfl_jax.linalg.dense import is_finite
+from rvfl_jax.linalg.products import is_finite
 from rvfl_jax.metrics import brier_loss
 
 

@@ -21,7 +21,8 @@ from rvfl_jax.core.checks import scalar
 from rvfl_jax.core.types import Array, Learner, StepInfo
 from rvfl_jax.learners.base import describe, plain_learner, shared_programs
 from rvfl_jax.learners.parts import rows_of, unless_unhealthy
-from rvfl_jax.linalg.dense import is_finite, spd_inverse
+from rvfl_jax.linalg.products import is_finite
+from rvfl_jax.linalg.spd import spd_inverse
 from rvfl_jax.metrics import brier_loss
 
 
@@ -53,7 +54,8 @@ def _slda(_: tuple[()], shrinkage: Any) -> Learner:
         return SLDAState(jnp.zeros(m), jnp.zeros((m, s)), jnp.zeros((s, s)))
 
     def scores(state: SLDAState, X: Any) -> Array:
-        Sigma = state.scatter / jnp.maximum(jnp.sum(state.rows), 1.0)
+        total = jnp.sum(state.rows)
+        Sigma = state.scatter / jnp.where(total > 0, total, 1.0)
         Lambda = spd_inverse((1.0 - shrinkage) * Sigma + shrinkage * jnp.eye(len(Sigma)))
         weights = state.mean @ Lambda
         z = X @ weights.T - jnp.sum(weights * state.mean, axis=1) / 2
