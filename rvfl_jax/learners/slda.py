@@ -54,8 +54,7 @@ def _slda(_: tuple[()], shrinkage: Any) -> Learner:
         return SLDAState(jnp.zeros(m), jnp.zeros((m, s)), jnp.zeros((s, s)))
 
     def scores(state: SLDAState, X: Any) -> Array:
-        total = jnp.sum(state.rows)
-        Sigma = state.scatter / jnp.where(total > 0, total, 1.0)
+        Sigma = state.scatter / jnp.maximum(jnp.sum(state.rows), 1e-30)
         Lambda = spd_inverse((1.0 - shrinkage) * Sigma + shrinkage * jnp.eye(len(Sigma)))
         weights = state.mean @ Lambda
         z = X @ weights.T - jnp.sum(weights * state.mean, axis=1) / 2
