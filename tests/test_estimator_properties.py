@@ -140,7 +140,7 @@ def check(case):
         whole.fit(Z, [label for _, y, _ in learned for label in y], w)
         for label in expected:
             np.testing.assert_allclose(
-                whole._scores(ask)[:, whole._labels.labels.index(label)],
+                whole._scores(ask)[:, whole._fitted.labels.labels.index(label)],
                 scores[:, model._fitted.labels.labels.index(label)],
                 atol=1e-9,
             )
