@@ -92,9 +92,16 @@ def test_sweep_runs_as_printed(tmp_path):
 
 
 @pytest.mark.slow
+def test_comparison_runs_as_printed(tmp_path):
+    told = printed_by(EXAMPLES[5], tmp_path)
+    assert all(name in told for name in ("-R", "SLDA", "ER", "offline"))
+    assert (tmp_path / "compared.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
 def test_encoder_runs_as_printed(tmp_path):
-    assert len(EXAMPLES) == 6
-    assert float(printed_by(EXAMPLES[5], tmp_path)) > 0.98
+    assert len(EXAMPLES) == 7
+    assert float(printed_by(EXAMPLES[6], tmp_path)) > 0.98
 
 
 def test_linked_files_exist():
