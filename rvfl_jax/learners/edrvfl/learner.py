@@ -33,6 +33,7 @@ from rvfl_jax.core.types import (
     ActivationName,
     Array,
     ColdStart,
+    DeferredForm,
     Ensemble,
     FollowForm,
     Learner,
@@ -296,51 +297,61 @@ def edrvfl(
     return _edrvfl(options, jax.tree.map(plain_numbers, Numbers(ridge, strength, weight_scale)))
 
 
-@shared_programs
-def _edrvfl(options: Options, numbers: Numbers) -> Learner:
-    layers, nodes, activation, cold_start, solver, weight_init, ensemble, forward = options
-    ridge, strength, weight_scale = numbers
-    if not forward:
-        strength = ConstantK(0.0)
-    g = resolve_activation(activation)
-    g_name = Name(activation_name(activation))
-    combine_scores = combiner(ensemble)
-    solvers = solvers_of(solver, SolverOptions(forward, cold_start == "paper"))
+class _Method:
+    """The functions of one configuration, which its `Learner` is made of."""
 
-    def init(key: Array, num_features: int, num_classes: int) -> EdRVFLState:
+    def __init__(self, options: Options, numbers: Numbers) -> None:
+        self.options = options
+        self.ridge, self.strength, self.weight_scale = numbers
+        if not options.forward:
+            self.strength = ConstantK(0.0)
+        self.layers, self.nodes = options.num_layers, options.num_nodes
+        self.g = resolve_activation(options.activation)
+        self.g_name = Name(activation_name(options.activation))
+        self.combine = combiner(options.ensemble)
+        paper = options.cold_start == "paper"
+        self.solvers = solvers_of(options.solver, SolverOptions(options.forward, paper))
+
+    def init(self, key: Array, num_features: int, num_classes: int) -> EdRVFLState:
         s = positive_int("num_features", num_features)
         m = positive_int("num_classes", num_classes)
         W = init_weights(
-            key, num_layers=layers, num_features=s, num_nodes=nodes, weight_init=weight_init
+            key,
+            num_layers=self.layers,
+            num_features=s,
+            num_nodes=self.nodes,
+            weight_init=self.options.weight_init,
         )
-        W *= jnp.broadcast_to(jnp.asarray(weight_scale, W.dtype), (layers,))[:, None, None]
-        theta = jnp.zeros((layers, nodes + s, m), W.dtype)
-        ridges = jnp.broadcast_to(jnp.asarray(ridge, W.dtype), (layers,))
-        eye = jnp.eye(nodes + s, dtype=W.dtype)
+        W *= jnp.broadcast_to(jnp.asarray(self.weight_scale, W.dtype), (self.layers,))[
+            :, None, None
+        ]
+        theta = jnp.zeros((self.layers, self.nodes + s, m), W.dtype)
+        ridges = jnp.broadcast_to(jnp.asarray(self.ridge, W.dtype), (self.layers,))
+        eye = jnp.eye(self.nodes + s, dtype=W.dtype)
         eta_0 = eye / ridges[:, None, None]
-        none = jnp.zeros(layers, W.dtype)
+        none = jnp.zeros(self.layers, W.dtype)
         learned = jnp.zeros((), jnp.int32)
-        own_key = key if is_random(strength) else None
-        sketch = jax.vmap(lambda r: empty_sketch(r, nodes + s, m))(lax.stop_gradient(ridges))
+        own_key = key if is_random(self.strength) else None
+        sketch = jax.vmap(lambda r: empty_sketch(r, self.nodes + s, m))(lax.stop_gradient(ridges))
         root = None
-        if any(each.needs_root for each in solvers):
+        if any(each.needs_root for each in self.solvers):
             root = jnp.sqrt(ridges)[:, None, None] * eye
         return EdRVFLState(
             *(W, theta, eta_0, eta_0, theta, none, learned, own_key, sketch, root),
             ridge=lax.stop_gradient(ridges),
-            activation=g_name,
+            activation=self.g_name,
         )
 
-    def own_ridges(dtype: Any) -> Array:
-        return lax.stop_gradient(jnp.broadcast_to(jnp.asarray(ridge, dtype), (layers,)))
+    def own_ridges(self, dtype: Any) -> Array:
+        return lax.stop_gradient(jnp.broadcast_to(jnp.asarray(self.ridge, dtype), (self.layers,)))
 
-    def check_own(state: EdRVFLState) -> None:
-        mine = {"num_layers": layers, "num_nodes": nodes, "activation": g_name}
+    def check_own(self, state: EdRVFLState) -> None:
+        mine = {"num_layers": self.layers, "num_nodes": self.nodes, "activation": self.g_name}
         check_design(mine, design_of(state))
 
-    def begin(state: EdRVFLState, X: Any, weight: Any) -> StreamCarry:
-        pending = featurise(state.W, X, weight, g)
-        solve = fastest(solvers, *pending.D.shape[1:])
+    def begin(self, state: EdRVFLState, X: Any, weight: Any) -> StreamCarry:
+        pending = featurise(state.W, X, weight, self.g)
+        solve = fastest(self.solvers, *pending.D.shape[1:])
         each = SubLearner(
             state.eta_dagger, state.eta, state.theta_ridge, state.theta, state.k, state.root
         )
@@ -355,18 +366,18 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         )
 
     def advance(
-        carry: StreamCarry, Y_t: Any, X_next: Any, weight_next: Any
+        self, carry: StreamCarry, Y_t: Any, X_next: Any, weight_next: Any
     ) -> tuple[StreamCarry, StepInfo]:
         batch, dtype = carry.pending, carry.W.dtype
-        upcoming = featurise(carry.W, X_next, weight_next, g)
+        upcoming = featurise(carry.W, X_next, weight_next, self.g)
         Y = batch.weighted(Y_t)
         usable = batch.finite & is_finite(Y)
         prior, prior_next = (_prior_guess(D, carry.prior) for D in (batch.D, upcoming.D))
         guess = carry.readouts.V if prior is None else carry.readouts.V + prior
         guess_scores = _unweighted(batch, guess)
-        step_keys = _step_keys(strength, carry)
+        step_keys = _step_keys(self.strength, carry)
         per_learner = jax.tree.map(
-            lambda v: jnp.broadcast_to(jnp.asarray(v, dtype), (layers,)), strength
+            lambda v: jnp.broadcast_to(jnp.asarray(v, dtype), (self.layers,)), self.strength
         )
 
         def advance_one(
@@ -392,16 +403,13 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         moved, report = jax.vmap(advance_one)(
             carry.readouts, batch.D, usable, upcoming.D, prior_next, per_learner, step_keys
         )
-        # Diagnostics have no derivatives: they would cost memory, and norms have none at 0.
-        watched = lax.stop_gradient((moved, batch, report, upcoming.probe))
-        sketch = _updated(carry.sketch, *watched[1:3])
-        gap = jax.vmap(partial(_residual, carry.solver))(watched[0], sketch, watched[3])
+        sketch, gap = _health(carry, moved, report, upcoming.probe)
         extras = Figures(
             k_t=report.k_t,
             k_next=report.k_next,
             sigma_share=lax.stop_gradient(sigma_share(per_learner, report.k_next)),
             residual=gap,
-            condition=sketch.trace / lax.stop_gradient(jnp.asarray(ridge, dtype)),
+            condition=sketch.trace / lax.stop_gradient(jnp.asarray(self.ridge, dtype)),
         )
         healthy = report.absorbed & report.sound & upcoming.finite & (gap <= WORTHLESS)
         info = StepInfo(guess_scores, healthy, extras._asdict())
@@ -412,7 +420,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         )
         return carry, info
 
-    def finish(carry: StreamCarry) -> EdRVFLState:
+    def finish(self, carry: StreamCarry) -> EdRVFLState:
         readout = jax.vmap(carry.solver.finish)(carry.readouts)
         still, begun = carry.begun.still, carry.begun
         return EdRVFLState(
@@ -427,11 +435,12 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
             sketch=carry.sketch,
             root=readout.root,
             prior=carry.prior,
-            ridge=own_ridges(carry.W.dtype),
-            activation=g_name,
+            ridge=self.own_ridges(carry.W.dtype),
+            activation=self.g_name,
         )
 
     def step(
+        self,
         state: EdRVFLState,
         X_t: Any,
         Y_t: Any,
@@ -440,74 +449,102 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         weight_t: Any = None,
         weight_next: Any = None,
     ) -> tuple[EdRVFLState, StepInfo]:
-        check_own(state)
+        self.check_own(state)
         sizes = num_features_of(state), jnp.shape(state.theta)[-1]
         check_batch(sizes, X_t, Y_t, X_next, weight_t, weight_next)
         b = jnp.shape(X_t)[0]
         X_t, Y_t, weight_t = some_rows(X_t, Y_t, weight_t)
         X_next, _, weight_next = some_rows(X_t[:0] if X_next is None else X_next, None, weight_next)
-        carry = begin(state, X_t, weight_t)
+        carry = self.begin(state, X_t, weight_t)
         idle = ~jnp.any(carry.pending.valid)
-        carry, info = advance(carry, Y_t, X_next, weight_next)
+        carry, info = self.advance(carry, Y_t, X_next, weight_next)
         idle &= ~jnp.any(carry.pending.valid)
         # The round trip through a solver's carry may round; a step without rows may not.
-        before = state._replace(ridge=own_ridges(carry.W.dtype), activation=g_name)
-        kept = jax.tree.map(lambda new, old: jnp.where(idle, old, new), finish(carry), before)
+        before = state._replace(ridge=self.own_ridges(carry.W.dtype), activation=self.g_name)
+        kept = jax.tree.map(lambda new, old: jnp.where(idle, old, new), self.finish(carry), before)
         return kept, info._replace(guess_scores=info.guess_scores[:, :b])
 
-    def scores(state: EdRVFLState, X: Any) -> Array:
-        check_own(state)
+    def scores(self, state: EdRVFLState, X: Any) -> Array:
+        self.check_own(state)
         check_inputs(num_features_of(state), X)
-        return matmul(features(state.W, jnp.asarray(X), g), state.theta)
+        return matmul(features(state.W, jnp.asarray(X), self.g), state.theta)
 
-    def fit_offline(state: EdRVFLState, X: Any, Y: Any, weight: Any) -> EdRVFLState:
+    def fit_offline(self, state: EdRVFLState, X: Any, Y: Any, weight: Any) -> EdRVFLState:
         X, Y, weight = jnp.asarray(X), jnp.asarray(Y), jnp.asarray(weight)
-        sums = sums_of_rows(state.W, X, Y, weight, g)
-        return learned_state(state, sums, ridge, jnp.ones_like(state.num_learned))
+        sums = sums_of_rows(state.W, X, Y, weight, self.g)
+        return learned_state(state, sums, self.ridge, jnp.ones_like(state.num_learned))
 
-    deferred = None
-    additive = any(each.additive for each in solvers) and cold_start == "exact"
-    if isinstance(strength, ConstantK) and additive:
-        deferred = deferred_form(ridge, strength.k, g)
+    def deferred(self) -> DeferredForm | None:
+        """The form that adds up and decides later, where k is constant and the solver adds."""
+        additive = any(each.additive for each in self.solvers)
+        if self.options.cold_start != "exact" or not additive:
+            return None
+        if not isinstance(self.strength, ConstantK):
+            return None
+        return deferred_form(self.ridge, self.strength.k, self.g)
 
-    return Learner(
-        init=init,
-        step=step,
-        predict=lambda state, X: combine_scores(scores(state, X)),
-        scores=scores,
-        combine=combine_scores,
-        stream=StreamForm(
-            begin=begin,
-            advance=advance,
-            finish=finish,
-            embed=lambda state, X: features(state.W, jnp.asarray(X), g),
+    def description(self) -> str:
+        """The method and its configuration in words."""
+        strength = self.strength
+        return describe(
+            "edrvfl",
+            num_layers=self.layers,
+            num_nodes=self.nodes,
+            ridge=self.ridge,
+            k=strength.k if isinstance(strength, ConstantK) else strength,
+            activation=self.options.activation,
+            cold_start=self.options.cold_start,
+            solver=self.options.solver,
+            weight_init=self.options.weight_init,
+            weight_scale=self.weight_scale,
+            ensemble=self.options.ensemble,
+            **({} if is_of_old(strength) else {"form": FORM}),
+        )
+
+    def stream_form(self) -> StreamForm:
+        """How it is driven along a stream."""
+        return StreamForm(
+            begin=self.begin,
+            advance=self.advance,
+            finish=self.finish,
+            embed=lambda state, X: features(state.W, jnp.asarray(X), self.g),
             read=lambda carry, Z: matmul(Z, carry.theta),
-            deferred=deferred,
+            deferred=self.deferred(),
             read_leading=lambda carry, Z, columns: matmul(Z, carry.theta[..., :columns]),
             follow=FollowForm(_follow, _follow_step, _followed_scores),
             facts=StateFacts(
                 num_features=num_features_of,
                 width=lambda state: int(jnp.shape(state.theta)[1]),
                 columns_known=_columns_known,
-                differences=lambda expected, state: _differences(expected, state, ridge),
+                differences=lambda expected, state: _differences(expected, state, self.ridge),
             ),
-        ),
-        fit_offline=fit_offline,
-        description=describe(
-            "edrvfl",
-            num_layers=layers,
-            num_nodes=nodes,
-            ridge=ridge,
-            k=strength.k if isinstance(strength, ConstantK) else strength,
-            activation=activation,
-            cold_start=cold_start,
-            solver=solver,
-            weight_init=weight_init,
-            weight_scale=weight_scale,
-            ensemble=ensemble,
-            **({} if is_of_old(strength) else {"form": FORM}),
-        ),
+        )
+
+
+@shared_programs
+def _edrvfl(options: Options, numbers: Numbers) -> Learner:
+    method = _Method(options, numbers)
+    return Learner(
+        init=method.init,
+        step=method.step,
+        predict=lambda state, X: method.combine(method.scores(state, X)),
+        scores=method.scores,
+        combine=method.combine,
+        stream=method.stream_form(),
+        fit_offline=method.fit_offline,
+        description=method.description(),
     )
+
+
+def _health(
+    carry: StreamCarry, readouts: Any, report: Report, probe_next: Array
+) -> tuple[Sketch, Array]:
+    """The sketch with the batch in hand, and (L,) the residual of the readouts after it."""
+    # Diagnostics have no derivatives: they would cost memory, and norms have none at 0.
+    watched = lax.stop_gradient((readouts, carry.pending, report, probe_next))
+    sketch = _updated(carry.sketch, *watched[1:3])
+    gap = jax.vmap(partial(_residual, carry.solver))(watched[0], sketch, watched[3])
+    return sketch, gap
 
 
 def design_of(state: Any) -> dict[str, Any]:
