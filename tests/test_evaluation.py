@@ -130,11 +130,11 @@ def test_scores_are_followed_where_that_costs_less(looks, rows, classes, follows
     assert evaluation.worth_following(np.array(looks), rows, 1500, classes) is follows
 
 
-def test_columns_met_counts_no_padding():
+def test_columns_seen_counts_no_padding():
     y = np.array([[0, 5], [2, 0], [3, 0], [1, 1]])
     weight = np.array([[1, 0], [1, 1], [1, 0], [1, 1]])
-    assert evaluation.columns_met(0, y, weight).tolist() == [1, 3, 4, 4]
-    assert evaluation.columns_met(3, y, weight).tolist() == [3, 3, 4, 4]
+    assert evaluation.columns_seen(0, y, weight).tolist() == [1, 3, 4, 4]
+    assert evaluation.columns_seen(3, y, weight).tolist() == [3, 3, 4, 4]
 
 
 @pytest.mark.parametrize("allowed", ["all", "some", "of_row"])

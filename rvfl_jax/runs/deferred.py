@@ -13,8 +13,8 @@ from jax import lax
 
 from rvfl_jax.core.types import Array, Decided, Learner, State
 from rvfl_jax.learners.base import LearnerProgram
-from rvfl_jax.runs.evaluation import Evaluation, HeldOut, embed_test, look
-from rvfl_jax.streams.batches import Batches, met, where_asked
+from rvfl_jax.runs.evaluation import Evaluation, HeldOut, embed_test, evaluate
+from rvfl_jax.streams.batches import Batches, update_seen, where_asked
 
 BLOCK_ROWS = 1024
 
@@ -98,13 +98,13 @@ def run_blocks(
         weight = jnp.where(here, batches.weight[rows], 0).reshape(-1)
         targets = jax.nn.one_hot(batches.y[rows].reshape(-1), seen.shape[0])
         sums = form.absorb(sums, X, targets, weight)
-        seen = met(seen, targets, weight > 0)
+        seen = update_seen(seen, targets, weight > 0)
 
         def decide() -> BlockRecord:
             decision: Decided = form.decide(sums, *batches.after(block.last))
             evaluation = None
             if examined is not None:
-                evaluation = look(learner, decision, jnp.asarray(block.columns), seen, examined)
+                evaluation = evaluate(learner, decision, jnp.asarray(block.columns), seen, examined)
             return BlockRecord(decision.healthy, decision.residual, decision.condition, evaluation)
 
         return (sums, seen), where_asked(block.decide, decide)

@@ -116,7 +116,7 @@ def embed_test(learner: Learner, state: State, test: HeldOut | None) -> Examined
     return Examined(Z, test.y, test.class_task, test.rows_of_task, expert, test.counts)
 
 
-def columns_met(known: int, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def columns_seen(known: int, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """(T,) how many leading columns hold every class met up to each batch.
 
     Args:
@@ -151,7 +151,7 @@ def begin_to_follow(learner: Learner, carry: Carry, test: Examined | None) -> An
     return learner.stream.follow.begin(carry, test.Z)
 
 
-def look(
+def evaluate(
     learner: Learner,
     decided: Any,
     columns: Array,

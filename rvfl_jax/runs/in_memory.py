@@ -11,7 +11,7 @@ from rvfl_jax.core.types import Learner, State, Stream
 from rvfl_jax.files.provenance import Provenance, digest_of, fingerprint, provenance
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.runs.deferred import BlockRecord, plan_blocks, run_blocks, scan_blocks
-from rvfl_jax.runs.evaluation import HeldOut, columns_met, worth_following
+from rvfl_jax.runs.evaluation import HeldOut, columns_seen, worth_following
 from rvfl_jax.runs.expert import reference_scores
 from rvfl_jax.runs.history import Run, StepRecord, build_history
 from rvfl_jax.runs.inputs import (
@@ -65,7 +65,7 @@ def run_in_memory(learner: Learner, stream: Stream, options: RunOptions) -> Run:
         test = _test_set(learner, state, stream, course, options)
         columns = None
         if course.schedule is not None:
-            met_by = columns_met(columns_known(learner, state), stream.y, stream.weight)
+            met_by = columns_seen(columns_known(learner, state), stream.y, stream.weight)
             columns = np.where(course.schedule, met_by, 0)
         final, record = _learn(learner, state, course, columns, test, options)
         jax.block_until_ready(final)

@@ -8,10 +8,10 @@ from jax import lax
 
 from rvfl_jax.core.types import Array, Carry, Learner, State
 from rvfl_jax.learners.base import LearnerProgram
-from rvfl_jax.runs.evaluation import Examined, HeldOut, begin_to_follow, embed_test, look
+from rvfl_jax.runs.evaluation import Examined, HeldOut, begin_to_follow, embed_test, evaluate
 from rvfl_jax.runs.history import StepRecord, record_of
 from rvfl_jax.runs.step import guess_and_learn
-from rvfl_jax.streams.batches import Batches, met
+from rvfl_jax.streams.batches import Batches, update_seen
 
 
 def scan_stream(
@@ -52,13 +52,13 @@ def scan_stream(
     ) -> tuple[tuple[Carry, Array, Any], StepRecord]:
         carry, seen, followed = state
         carry, learned = advance(carry, batches.step(t))
-        seen = met(seen, learned.targets, learned.valid)
+        seen = update_seen(seen, learned.targets, learned.valid)
         looked = None
         if test is not None and followed is not None:
             assert learner.stream.follow is not None
             followed = learner.stream.follow.advance(followed, carry, test.Z)
         if test is not None and columns is not None:
-            looked = look(learner, carry, columns[t], seen, test, followed)
+            looked = evaluate(learner, carry, columns[t], seen, test, followed)
         return (carry, seen, followed), record_of(learned, looked)
 
     start = (carry, seen, followed)

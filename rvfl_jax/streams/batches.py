@@ -50,7 +50,7 @@ class BatchStep(NamedTuple):
     ends: Any = None
 
 
-def met(seen: Array, targets: Array, valid: Array) -> Array:
+def update_seen(seen: Array, targets: Array, valid: Array) -> Array:
     """(m,) classes seen so far, with those of the valid rows of one-hot `targets`."""
     return seen | jnp.any(valid[:, None] & (targets > 0), axis=0)
 

@@ -15,7 +15,7 @@ from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Array, Boundaries, Evaluate, Learner, Precision, Stream
 from rvfl_jax.files.provenance import fingerprint, provenance
 from rvfl_jax.linalg.precision import precision_scope
-from rvfl_jax.runs.evaluation import columns_met
+from rvfl_jax.runs.evaluation import columns_seen
 from rvfl_jax.runs.inputs import batches_of, capacity_of, encode_test, examined, schedule_of
 from rvfl_jax.runs.options import BOUNDARIES
 from rvfl_jax.streams.batches import Batches
@@ -195,7 +195,7 @@ def _job(
     s = streams[0].X.shape[-1]
     columns, labels, X_test = None, None, None
     if test is not None and schedule is not None:
-        met_by = [columns_met(0, one.y, one.weight) for one in streams]
+        met_by = [columns_seen(0, one.y, one.weight) for one in streams]
         columns = np.where(schedule, np.max(met_by, axis=0), 0)
         sets = [
             examined(*encode_test(test, one.classes, s), one.class_task, m, None) for one in streams
