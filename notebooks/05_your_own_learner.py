@@ -61,6 +61,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from IPython.display import display
 
 import rvfl_jax
 from rvfl_jax import StepInfo, class_incremental_stream, make_learner, plots
@@ -201,7 +202,7 @@ for name, style in comparison.styles.items():
 # %%
 figure = plots.comparison_figure(comparison)
 figure.set_size_inches(10, 5)
-figure  # noqa: B018
+display(figure)
 
 # %% [markdown]
 # ## Many learners, one program
