@@ -214,6 +214,7 @@ def test_14_fewer_rows_than_nodes(nodes):
     )
 
 
+@pytest.mark.slow
 def test_15_few_programs_for_many_batch_sizes():
     """jax 803, 2072."""
     X, y = rows(600)

@@ -139,6 +139,7 @@ def test_picture(outcome):
     assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 50
 
 
+@pytest.mark.slow
 def test_every_style_takes_at_most_three_compilations():
     label, per_label = ["start"], {}
 
@@ -154,6 +155,7 @@ def test_every_style_takes_at_most_three_compilations():
     assert all(0 < per_label[style] <= 3 for style in ("-R", "-F", "-kF-Bayes")), per_label
 
 
+@pytest.mark.slow
 def test_forward_transfer_compares_with_experts_on_one_task():
     """With one task a class-incremental expert on that task is the offline expert."""
     result = compare(Config(tasks=2, batches=2, num_layers=1, num_nodes=16, seeds=1, ridge=1.0))
@@ -164,6 +166,7 @@ def test_forward_transfer_compares_with_experts_on_one_task():
     assert R[1, 1] - 0.2 < R_ind_of_second_task <= 1
 
 
+@pytest.mark.slow
 def test_reused_k_is_named_and_blurred_streams_run():
     config = Config(
         batches=12,
@@ -195,6 +198,7 @@ def test_large_runs_report_every_chunk(monkeypatch):
     assert {1, 2, 5, 10} <= set(seen)
 
 
+@pytest.mark.slow
 def test_collapse_of_k_is_told(capsys, tmp_path):
     """Batches of 135 rows with 64 + 4 features of rank below: sigma decides."""
     arguments = ["--batches", "10", "--num-layers", "1", "--num-nodes", "4", "--seeds", "1"]

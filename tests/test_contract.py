@@ -140,6 +140,7 @@ def test_a_bare_array_is_a_state(stream):
         rvfl_jax.run_stream(learner, stream, key=KEY, state=run.state[1:])
 
 
+@pytest.mark.slow
 def test_swept_and_differentiated(stream, test):
     def shrunk(share):
         def scores_of(state, X):
@@ -220,6 +221,7 @@ def test_a_task_ends_after_its_last_batch_and_before_the_look(stream, test):
     assert not np.any(run.state["means"]["rows"])
 
 
+@pytest.mark.slow
 def test_a_learner_with_a_stream_form_of_its_own_consolidates_too(stream, learner):
     def halve(state):
         return state._replace(theta=state.theta / 2, theta_ridge=state.theta_ridge / 2)

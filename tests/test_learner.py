@@ -220,6 +220,7 @@ def use_in_every_way(learner):
     rvfl_jax.run_stream(learner, stream, key=KEY, guesses=False)
 
 
+@pytest.mark.slow
 def test_programs_of_a_learner_with_a_function_of_its_own_are_freed_with_it():
     learner = own_activation()
     gone = weakref.ref(learner)

@@ -525,6 +525,7 @@ def test_labels_of_before_are_the_same_classes(tmp_path, capsys):
     assert (status, err) == (0, f"Wrote {tmp_path / 'm'}: {2 * len(X)} rows, 3 classes.\n")
 
 
+@pytest.mark.slow
 def test_predictions_come_while_rows_come(learned, model):
     """In a process of its own: a row's prediction is there before the next row is written."""
     line = [sys.executable, "-m", "rvfl_jax", "predict", str(model), "-"]

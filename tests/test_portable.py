@@ -173,6 +173,7 @@ def run_elsewhere(learner, stream, key):
     return learner, rvfl_jax.run_stream(learner, stream, key=key)
 
 
+@pytest.mark.slow
 def test_a_spawned_process_takes_a_learner_and_gives_a_run():
     learner, stream = make(), ragged_stream()
     with multiprocessing.get_context("spawn").Pool(1) as pool:

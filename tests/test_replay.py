@@ -74,6 +74,7 @@ def by_hand(stream, m, *, draws):
     return params
 
 
+@pytest.mark.slow
 def test_without_anything_kept_it_is_fine_tuning(monkeypatch):
     stream, m = ragged_stream(), 4
     with jax.enable_x64(True):
@@ -118,6 +119,7 @@ def test_replay_forgets_less_than_fine_tuning():
     assert ends[50] > ends[1] + 0.2
 
 
+@pytest.mark.slow
 def test_swept_differentiated_and_resumed(tmp_path):
     stream = ragged_stream()
     rates = np.array([0.05, 0.2])

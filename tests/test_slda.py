@@ -116,6 +116,7 @@ def test_a_bad_batch_leaves_the_state_as_it_was():
         run_stream(learner, ragged_stream()._replace(X=1e200 * ragged_stream().X), key=KEY)
 
 
+@pytest.mark.slow
 def test_swept_differentiated_resumed_and_drawn(tmp_path):
     stream = ragged_stream()
     values = np.array([1e-3, 1e-1])

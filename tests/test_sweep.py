@@ -79,6 +79,7 @@ def test_points_of_a_list_and_one_number_a_layer(stream):
     assert best["k"] == points[int(np.argmin(result.prequential_loss))]["k"]
 
 
+@pytest.mark.slow
 def test_streams_and_constants_are_axes_too(stream):
     X, y = blobs(97)
     other = rvfl_jax.class_incremental_stream(X, y, num_tasks=2, num_batches=9, seed=7)
@@ -116,6 +117,7 @@ def test_streams_whose_tasks_end_at_other_batches(stream):
         )
 
 
+@pytest.mark.slow
 def test_chunks_leave_the_results_as_they_are_and_show_progress(stream, monkeypatch):
     grid = {"k": [0.0, 1.0, 2.0], "ridge": np.logspace(-1, 1, 5)}
     whole = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)

@@ -81,6 +81,7 @@ def test_the_gradient_search_counts_what_a_gradient_costs(case, programs):
     assert (passes, loss) == (COST, pytest.approx(by_hand["loss"], rel=1e-9))
 
 
+@pytest.mark.slow
 def test_smac_spends_every_trial_and_leaves_nothing_behind(case, programs, tmp_path, monkeypatch):
     pytest.importorskip("smac")
     monkeypatch.chdir(tmp_path)
