@@ -298,3 +298,11 @@ def test_counts_of_earlier_files_are_read(tmp_path):
     assert again._fitted.counts.dtype == np.float64
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     again.partial_fit(X, Y)
+
+
+@pytest.mark.parametrize("kind", [EdRVFLClassifier, EdRVFLRegressor])
+def test_inputs_announced_in_vain_are_told(kind):
+    with pytest.warns(UserWarning, match="X_next: not used, since k = 0") as told:
+        kind(**SMALL).partial_fit(X[:60], Y[:60], X_next=X[60:])
+    assert told[0].filename == __file__
+    kind(**SMALL, k=1.0).partial_fit(X[:60], Y[:60], X_next=X[60:])

@@ -1,5 +1,6 @@
 """What the classifier and the regressor share: parameters, batches, the held batch, the state."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -230,6 +231,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             NumericalError: if the batch could not be learned; what was known stays.
         """
         design, _ = self._same_design()
+        if X_next is not None and design.strength == "none":
+            warnings.warn("X_next: not used, since k = 0", UserWarning, stacklevel=4)
         holds = self.lookahead == "hold" and design.strength != "none"
         pending = self._fitted.pending
         if pending is not None:

@@ -189,7 +189,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             y: (b,) labels.
             classes: labels to expect, which then are among `classes_`. There is no need to
                 declare any, and others may come all the same.
-            X_next: (b', s) unlabelled inputs of the batch that comes next, for k other than 0.
+            X_next: (b', s) unlabelled inputs of the batch that comes next, for k other than 0; a
+                warning says where they are given in vain.
             sample_weight: (b,) at least 0.
 
         Returns:
