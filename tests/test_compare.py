@@ -12,6 +12,7 @@ from rvfl_jax import class_incremental_stream, compare, edrvfl, plots
 from rvfl_jax.cli.compare import Config, make_learners
 from rvfl_jax.cli.compare import compare as compare_styles
 from rvfl_jax.data import load_dataset
+from rvfl_jax.learners import REGISTERED, register, registered
 from rvfl_jax.learners.base import make_learner
 from rvfl_jax.metrics import mean_softmax
 from tests.streams import blobs, ragged_stream
@@ -107,3 +108,13 @@ def test_what_cannot_be_compared(change, message):
     arguments = {"learners": LEARNERS, "stream": ragged_stream(), "test": blobs(9)} | change
     with pytest.raises(ValueError, match=message):
         compare(arguments.pop("learners"), arguments.pop("stream"), **arguments)
+
+
+def test_registered_learners_are_styles(monkeypatch):
+    monkeypatch.setattr("rvfl_jax.learners.REGISTERED", dict(REGISTERED))
+    with pytest.raises(ValueError, match="name: expected a free one, got 'slda'"):
+        register("slda", "elsewhere")
+    register("slda", "rvfl_jax.learners.slda")
+    learners = make_learners(Config(styles=("slda", "ridge")))
+    assert sorted(learners) == ["-R", "slda"]
+    assert learners["slda"] == registered("slda")()

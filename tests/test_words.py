@@ -10,7 +10,7 @@ from rvfl_jax import encoders
 from rvfl_jax.cli.sweep import SweepConfig, SweepOutcome
 from rvfl_jax.data import load_dataset
 from rvfl_jax.files.checkpoint import load_checkpoint_file, save_checkpoint
-from rvfl_jax.runs.comparison import Comparison, Setting, StyleResult
+from rvfl_jax.runs.comparison import Comparison, RunSetting, StyleResult
 from tests.streams import blobs, ragged_stream
 
 KEY = jax.random.key(0)
@@ -65,7 +65,7 @@ def objects(tmp_path_factory):
             "ACC 0.9",
         ),
         "Comparison": (
-            Comparison("digits", {"-R": "edrvfl()"}, {"-R": style}, style, stream, Setting(), 2),
+            Comparison("digits", {"-R": "edrvfl()"}, {"-R": style}, style, stream, RunSetting(), 2),
             "92.50 ± 3.54 % class-incremental",
         ),
         "StyleResult": (style, "2 seed(s)"),

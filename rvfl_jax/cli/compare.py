@@ -35,8 +35,7 @@ from rvfl_jax.learners import REGISTERED, registered
 from rvfl_jax.learners.edrvfl.learner import edrvfl
 from rvfl_jax.learners.edrvfl.strength import adaptive_k
 from rvfl_jax.linalg.precision import PRECISIONS
-from rvfl_jax.runs.comparison import Case, Comparison, Progress, compare_cases
-from rvfl_jax.runs.comparison import Setting as RunSetting
+from rvfl_jax.runs.comparison import Case, Comparison, Progress, RunSetting, compare_cases
 from rvfl_jax.streams.class_incremental import by_task, class_incremental_stream, pad_batches
 
 STYLES = ("ridge", "forward", "bayes")

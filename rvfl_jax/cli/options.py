@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rvfl_jax import __version__
+from rvfl_jax.learners import REGISTERED
 
 EXAMPLES = """\
 examples:
@@ -327,7 +328,8 @@ def _add_style_options(parser: argparse.ArgumentParser) -> None:
         "--styles",
         type=_names,
         default="ridge,forward,bayes",
-        help="comma-separated: ridge (-R, k=0), forward (-F, k=1), bayes (-kF-Bayes)",
+        help="comma-separated: ridge (-R, k=0), forward (-F, k=1), bayes (-kF-Bayes);"
+        f" other methods: {', '.join(REGISTERED)}",
     )
     group.add_argument(
         "--k", type=float, nargs="+", default=(), help="also -kF with each of these strengths"

@@ -44,7 +44,7 @@ class Case(NamedTuple):
     test: tuple[Any, Any]
 
 
-class Setting(NamedTuple):
+class RunSetting(NamedTuple):
     """How runs are made.
 
     Attributes:
@@ -118,7 +118,7 @@ class Comparison:
     styles: dict[str, StyleResult]
     offline: StyleResult
     stream: Stream
-    setting: Setting
+    setting: RunSetting
     seeds: int
 
     @property
@@ -186,7 +186,7 @@ def compare(
     one_of("precision", precision, PRECISIONS)
     streams = [stream if isinstance(stream, Stream) else stream(seed) for seed in range(number)]
     cases = [Case(each, by_task(each), test) for each in streams]
-    setting = Setting(evaluate, precision, boundaries)
+    setting = RunSetting(evaluate, precision, boundaries)
     total = sum(each.num_batches for each in streams) * len(learners)
     with track(total, progress) as advance:
 
@@ -201,7 +201,7 @@ def compare_cases(
     name: str,
     learners: Mapping[str, Learner],
     cases: list[Case],
-    setting: Setting,
+    setting: RunSetting,
     *,
     progress: Progress = lambda label, done, total: None,
     keeper: Keeper | None = None,
@@ -337,7 +337,7 @@ def _timed_run(
     case: Case,
     scores: np.ndarray | None,
     seed: int,
-    setting: Setting,
+    setting: RunSetting,
     progress: Callable[[int, int], None],
     file: Path | None,
 ) -> tuple[History, float]:
