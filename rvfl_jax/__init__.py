@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     )
     from rvfl_jax.learners.edrvfl.algebra import merge_states, unlearn_rows
     from rvfl_jax.learners.edrvfl.gcv import generalised_cross_validation, with_ridge
-    from rvfl_jax.learners.edrvfl.learner import EdRVFLState, edrvfl
+    from rvfl_jax.learners.edrvfl.learner import edrvfl
     from rvfl_jax.learners.edrvfl.network import features, init_weights
     from rvfl_jax.learners.edrvfl.prior import with_prior
+    from rvfl_jax.learners.edrvfl.state import EdRVFLState
     from rvfl_jax.learners.edrvfl.strength import adaptive_k
     from rvfl_jax.runs.comparison import Comparison, compare
     from rvfl_jax.runs.expert import offline_scores
@@ -47,7 +48,7 @@ _WHERE = {
     "Comparison": "rvfl_jax.runs.comparison",
     "EdRVFLClassifier": "rvfl_jax.estimators.classifier",
     "EdRVFLRegressor": "rvfl_jax.estimators.regressor",
-    "EdRVFLState": "rvfl_jax.learners.edrvfl.learner",
+    "EdRVFLState": "rvfl_jax.learners.edrvfl.state",
     "History": "rvfl_jax.runs.history",
     "Learner": "rvfl_jax.core.types",
     "NumericalError": "rvfl_jax.core.checks",

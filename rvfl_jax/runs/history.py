@@ -97,7 +97,7 @@ class History(NamedTuple):
         k_t: (T, L) strength of the batch that was learned; NaN, as the four figures that follow,
             of methods that have none.
         k_next: (T, L) strength put on the announced batch.
-        sigma_share: (T, L) see `rvfl_jax.learners.edrvfl.learner.Figures`.
+        sigma_share: (T, L) see `rvfl_jax.learners.edrvfl.stream_form.Figures`.
         healthy: (T, L).
         residual: (T, L) relative residual of the readout; NaN at batches without a decision.
         condition: (T, L) an upper bound of the condition of the regularised Gram.
