@@ -19,7 +19,7 @@ from rvfl_jax.core.portable import Origin, portable
 from rvfl_jax.core.words import Summary, brief, cut, in_brief, listed, summarised
 
 # Options of public functions, so that a type checker finds a slip.
-Solver = Literal["auto", "covariance", "information", "square_root"]
+Solver = Literal["auto", "blocked", "covariance", "information", "square_root"]
 ColdStart = Literal["exact", "paper"]
 Ensemble = Literal["mean", "median"]
 ActivationName = Literal["relu", "leaky_relu", "sigmoid", "tanh", "swish"]
@@ -167,13 +167,32 @@ class FollowForm(NamedTuple):
 
     Attributes:
         begin: `(carry, Z) -> followed`, or None where this carry has no such way.
-        advance: `(followed, carry, Z) -> followed`, after every step.
+        move: `(carry, Z) -> move`, what a step changes.
+        advance: `(followed, carry, move) -> followed`, after every step.
         read: `(followed, carry, Z) -> (L, n, m)` raw scores.
     """
 
     begin: Callable[[Carry, Any], Any]
+    move: Callable[[Carry, Any], Any]
     advance: Callable[[Any, Carry, Any], Any]
     read: Callable[[Any, Carry, Any], Array]
+
+
+@in_brief
+class BlockForm(NamedTuple):
+    """How a learner learns several batches at once, to the result of learning them one by one.
+
+    Attributes:
+        size: `carry -> r`, how many; 1 where one at a time is as fast.
+        advance: `(carry, Y, X_next, weight_next) -> (carry, infos, shared, each)`, all arguments
+            and infos of r batches with a leading r, the pending one first.
+        decided: `(shared, each of one batch) -> decided`, which the form reads and follows as it
+            does the carry after that batch.
+    """
+
+    size: Callable[[Carry], int]
+    advance: Callable[[Carry, Any, Any, Any], tuple[Carry, StepInfo, Any, Any]]
+    decided: Callable[[Any, Any], Any]
 
 
 @in_brief
@@ -212,6 +231,8 @@ class StreamForm(NamedTuple):
             (unless they began from a readout that knows them); None for all others.
         follow: for small batches and many classes, where the scores of a test set change by
             little at each step; None where a method has no such form.
+        block: for small batches, many of which are faster learned at once; None where a method
+            has no such form.
         facts: what the method tells of its states.
     """
 
@@ -223,6 +244,7 @@ class StreamForm(NamedTuple):
     deferred: DeferredForm | None = None
     read_leading: Callable[[Carry, Any, int], Array] | None = None
     follow: FollowForm | None = None
+    block: BlockForm | None = None
     facts: StateFacts = StateFacts()
 
 

@@ -1,16 +1,24 @@
 """A learner along a stream as one `lax.scan`: the pure function, and its compiled forms."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rvfl_jax.core.types import Array, Carry, Learner, State
+from rvfl_jax.core.types import Array, Carry, FollowForm, Learner, State
 from rvfl_jax.learners.base import LearnerProgram
-from rvfl_jax.runs.evaluation import Examined, HeldOut, begin_to_follow, embed_test, evaluate
+from rvfl_jax.runs.evaluation import (
+    Evaluation,
+    Examined,
+    HeldOut,
+    begin_to_follow,
+    embed_test,
+    evaluate,
+)
 from rvfl_jax.runs.history import StepRecord, record_of
-from rvfl_jax.runs.step import guess_and_learn
+from rvfl_jax.runs.step import consolidates, guess_and_learn, guess_and_learn_block
 from rvfl_jax.streams.batches import Batches, update_seen
 
 
@@ -26,6 +34,8 @@ def scan_stream(
     followed: Any = None,
 ) -> tuple[Carry, Array, Any, StepRecord]:
     """Learn `num_steps` batches in one `lax.scan`; pure, traceable, differentiable.
+
+    Where the learner has a block form, small batches are learned many at a time.
 
     Args:
         learner: the method.
@@ -45,25 +55,105 @@ def scan_stream(
         The carry, the classes seen, `followed`, and a `StepRecord` with a leading axis of
         steps.
     """
-    advance = partial(guess_and_learn, learner, seen.shape[0])
+    size = block_size(learner, carry, batches, num_steps)
+    steps = Steps(learner, seen.shape[0], batches, columns, test)
+    state, blocks = (carry, seen, followed), num_steps // size
+    if size == 1:
+        state, record = lax.scan(steps.one, state, jnp.arange(num_steps))
+        return *state, record
+    starts = size * jnp.arange(blocks)
+    state, record = lax.scan(partial(steps.block, size), state, starts)
+    record = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), record)
+    if blocks * size < num_steps:
+        state, rest = lax.scan(steps.one, state, jnp.arange(blocks * size, num_steps))
+        record = jax.tree.map(lambda *parts: jnp.concatenate(parts), record, rest)
+    return *state, record
 
-    def body(
-        state: tuple[Carry, Array, Any], t: Array
+
+def block_size(learner: Learner, carry: Carry, batches: Batches, num_steps: int) -> int:
+    """How many batches are learned at once: those of the learner, spread evenly; 1 for no blocks.
+
+    Blocks of one size leave a rest to be learned batch by batch, of which there is the less the
+    nearer their size is to a divisor of the number of batches.
+    """
+    form = learner.stream.block
+    if form is None or (batches.ends is not None and consolidates(learner)):
+        return 1
+    most = min(form.size(carry), num_steps)
+    least = -(-3 * most // 4)
+    return min(range(most, max(least, 1) - 1, -1), key=lambda size: num_steps % size, default=1)
+
+
+class Steps(NamedTuple):
+    """The bodies of the scan over a stream, of one batch and of a block of them; see `scan_stream`.
+
+    Both take a state (carry, seen, followed) and give the next one with a `StepRecord`.
+    """
+
+    learner: Learner
+    num_classes: int
+    batches: Batches
+    columns: Array | None
+    test: Examined | None
+
+    def one(
+        self, state: tuple[Carry, Array, Any], t: Array
     ) -> tuple[tuple[Carry, Array, Any], StepRecord]:
+        """Batch t."""
         carry, seen, followed = state
-        carry, learned = advance(carry, batches.step(t))
+        carry, learned = guess_and_learn(
+            self.learner, self.num_classes, carry, self.batches.step(t)
+        )
         seen = update_seen(seen, learned.targets, learned.valid)
-        looked = None
-        if test is not None and followed is not None:
-            assert learner.stream.follow is not None
-            followed = learner.stream.follow.advance(followed, carry, test.Z)
-        if test is not None and columns is not None:
-            looked = evaluate(learner, carry, columns[t], seen, test, followed)
+        move = None
+        if self.test is not None and followed is not None:
+            move = self._following.move(carry, self.test.Z)
+        followed, looked = self._looked(carry, seen, followed, move, t)
         return (carry, seen, followed), record_of(learned, looked)
 
-    start = (carry, seen, followed)
-    (carry, seen, followed), record = lax.scan(body, start, jnp.arange(num_steps))
-    return carry, seen, followed, record
+    def block(
+        self, size: int, state: tuple[Carry, Array, Any], start: Array
+    ) -> tuple[tuple[Carry, Array, Any], StepRecord]:
+        """`size` batches from `start`; the record with a leading axis of them."""
+        carry, seen, followed = state
+        at = start + jnp.arange(size)
+        steps = jax.vmap(self.batches.step)(at)
+        carry, learned, (shared, each) = guess_and_learn_block(
+            self.learner, self.num_classes, carry, steps
+        )
+        met = jax.vmap(partial(update_seen, seen))(learned.targets, learned.valid)
+        met = lax.cummax(met.astype(jnp.int8)) > 0
+        form, test = self.learner.stream.block, self.test
+        looked = None
+        if test is not None and (self.columns is not None or followed is not None):
+            assert form is not None
+            decided_at = partial(form.decided, shared)
+            moves = None
+            if followed is not None:
+                moves = jax.vmap(lambda e: self._following.move(decided_at(e), test.Z))(each)
+
+            def look(followed: Any, of: Any) -> tuple[Any, Any]:
+                t, seen, one, move = of
+                return self._looked(decided_at(one), seen, followed, move, t)
+
+            followed, looked = lax.scan(look, followed, (at, met, each, moves))
+        return (carry, met[-1], followed), jax.vmap(record_of)(learned, looked)
+
+    @property
+    def _following(self) -> FollowForm:
+        assert self.learner.stream.follow is not None
+        return self.learner.stream.follow
+
+    def _looked(
+        self, decided: Any, seen: Array, followed: Any, move: Any, t: Array
+    ) -> tuple[Any, Evaluation | None]:
+        """The scores that follow, and the look at the test set, after batch t."""
+        if followed is not None and self.test is not None:
+            followed = self._following.advance(followed, decided, move)
+        if self.test is None or self.columns is None:
+            return followed, None
+        columns = self.columns[t]
+        return followed, evaluate(self.learner, decided, columns, seen, self.test, followed)
 
 
 def _init(learner: Learner, key: Array, num_features: int, num_classes: int) -> State:

@@ -1,5 +1,6 @@
 """One batch, guessed before it is learned: the step of every scan over a stream."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -49,15 +50,41 @@ def guess_and_learn(
     Raises:
         ValueError: on what a step may not tell.
     """
-    valid = step.weight > 0
     targets = jax.nn.one_hot(step.y, num_classes)
     carry, info = learner.stream.advance(carry, targets, step.X_next, step.weight_next)
     if step.ends is not None and consolidates(learner):
         carry = lax.cond(step.ends, lambda: _consolidated(learner, carry, step), lambda: carry)
+    return carry, _learned(learner, info, targets, step)
+
+
+def guess_and_learn_block(
+    learner: Learner, num_classes: int, carry: Carry, steps: BatchStep
+) -> tuple[Carry, Learned, tuple[Any, Any]]:
+    """The same for r batches at once, of a method with a block form.
+
+    Args:
+        learner: the method, to which the end of a task is nothing.
+        num_classes: m, columns of the targets.
+        carry: of its stream form.
+        steps: of r batches, a leading r.
+
+    Returns:
+        The carry after all of them, what is known of each, and what its block form gives.
+    """
+    form = learner.stream.block
+    assert form is not None
+    targets = jax.nn.one_hot(steps.y, num_classes)
+    carry, info, shared, each = form.advance(carry, targets, steps.X_next, steps.weight_next)
+    learned = jax.vmap(partial(_learned, learner))(info, targets, steps)
+    return carry, learned, (shared, each)
+
+
+def _learned(learner: Learner, info: StepInfo, targets: Array, step: BatchStep) -> Learned:
+    valid = step.weight > 0
     scores = _guesses(info, targets)
     error = learner.loss(scores, targets)
     hit = jnp.argmax(learner.combine(scores), axis=-1) == step.y
-    learned = Learned(
+    return Learned(
         info,
         targets,
         valid,
@@ -65,7 +92,6 @@ def guess_and_learn(
         hits=jnp.sum(valid & hit),
         loss=jnp.sum(jnp.where(valid, error, 0.0)),
     )
-    return carry, learned
 
 
 def _guesses(info: StepInfo, targets: Array) -> Array:

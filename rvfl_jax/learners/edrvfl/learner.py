@@ -41,6 +41,7 @@ from rvfl_jax.learners.base import (
     shared_programs,
     some_rows,
 )
+from rvfl_jax.learners.edrvfl.block_form import block_form
 from rvfl_jax.learners.edrvfl.deferred_form import deferred_form
 from rvfl_jax.learners.edrvfl.network import (
     Activation,
@@ -69,7 +70,7 @@ from rvfl_jax.learners.edrvfl.strength import (
 from rvfl_jax.learners.edrvfl.sums import learned_state, sums_of_rows
 from rvfl_jax.linalg.products import matmul
 
-SOLVERS: tuple[Solver, ...] = ("auto", "covariance", "information", "square_root")
+SOLVERS: tuple[Solver, ...] = ("auto", "blocked", "covariance", "information", "square_root")
 COLD_STARTS: tuple[ColdStart, ...] = ("exact", "paper")
 
 
@@ -131,11 +132,12 @@ def edrvfl(
         cold_start: "exact" makes Theorem 2 hold: with k = 0 the learner equals the offline
             expert at every t. "paper" follows the paper's footnote 2, which sets
             eta_dagger_2 = eta_0, so that the Gram of batch 1 never enters.
-        solver: "covariance" updates eta_dagger by low rank, 4 d^2 b flops a step;
+        solver: "covariance" updates eta_dagger by low rank, 4 d^2 b flops a step; "blocked"
+            does so for many small batches at once where a stream is in memory;
             "information" accumulates Gram matrices and factorises each step,
             d^2 b + d^3 / 3 flops, or defers decisions (`run_stream(..., guesses=False)`);
             "square_root" updates a triangular factor by QR, for devices with float32 only;
-            "auto" takes the information form when 2 b >= d, else the covariance form. All
+            "auto" takes the information form when 2 b >= d, else the blocked form. All
             give the same results as far as precision allows.
         weight_init: a name of `rvfl_jax.learners.edrvfl.network.WEIGHT_INITS` or an initializer.
         weight_scale: > 0, factor on the random weights, which is the gain before each
@@ -299,7 +301,7 @@ def _edrvfl(options: Options, numbers: Numbers) -> Learner:
         predict=lambda state, X: method.combine(method.scores(state, X)),
         scores=method.scores,
         combine=method.combine,
-        stream=method.stream.form(),
+        stream=method.stream.form()._replace(block=block_form(method.stream)),
         fit_offline=method.fit_offline,
         description=method.description(),
     )

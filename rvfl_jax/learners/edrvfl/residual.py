@@ -15,13 +15,15 @@ the accumulated Gram without accumulating the Gram.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.core.portable import portable
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
-from rvfl_jax.linalg.products import matmul, matmul_tn
+from rvfl_jax.learners.edrvfl.solvers.base import Trail
+from rvfl_jax.linalg.products import matmul, matmul_nt, matmul_tn
 
 NUM_PROBES = 4
 # theta = 0 has residual 1: beyond it what was learned is worse than nothing.
@@ -92,3 +94,50 @@ def relative_size(gap: Array, B: Array) -> Array:
     """||gap|| / ||B||, or 0 where B is 0 because nothing was learned."""
     size = jnp.sqrt(jnp.sum(B**2))
     return jnp.where(size > 0, jnp.sqrt(jnp.sum(gap**2)) / jnp.where(size > 0, size, 1.0), 0.0)
+
+
+class LearnedBlock(NamedTuple):
+    """What r batches of one sub-learner add to its sketch.
+
+    Attributes:
+        D: (r, b, d) features.
+        DU: (r, b, p) their probes.
+        Y: (r, b, m) targets as they were taught.
+        weight: (r,) of their Grams.
+        absorbed: (r,) False for batches that left no trace.
+    """
+
+    D: Array
+    DU: Array
+    Y: Array
+    weight: Array
+    absorbed: Array
+
+
+def residuals_along(
+    sketch: Sketch, block: LearnedBlock, trail: Trail
+) -> tuple[Sketch, Array, Array]:
+    """The sketch after a block, and after each of its batches tr(A) (r,) and the residual (r,).
+
+    What `update` and `residual` give batch by batch for the readouts of the trail. With Phi_t =
+    Phi + S^T E_{<=t} and A_t = A + sum_{i<=t} c_i D_i^T D_i,
+
+        U^T A_t Phi_t = U^T A Phi + sum_{i<=t} c_i (D_i U)^T D_i Phi
+                        + (U^T A S^T + sum_{i<=t} c_i (D_i U)^T D_i S^T) E_{<=t},
+
+    so that no readout and no Gram of a single batch is formed.
+    """
+    S, K, order = trail.moments
+    r = len(block.D)
+    grams = jnp.where(block.absorbed, block.weight, 0.0)
+    DU = grams[:, None, None] * block.DU
+    traces = sketch.trace + jnp.cumsum(grams * jnp.sum(block.D**2, axis=(1, 2)))
+    flat = DU.reshape(-1, DU.shape[-1]), block.D.reshape(-1, block.D.shape[-1])
+    added = jax.vmap(matmul_tn)(jnp.where(block.absorbed[:, None, None], block.DU, 0.0), block.Y)
+    moments = sketch.moment + jnp.cumsum(added, axis=0)
+    of_start = matmul(sketch.gram, trail.Phi) + jnp.cumsum(jax.vmap(matmul_tn)(DU, trail.U), axis=0)
+    of_rows = matmul_nt(sketch.gram, S) + jnp.cumsum(jax.vmap(matmul_tn)(DU, K[:r]), axis=0)
+    past = order <= jnp.arange(r)[:, None]
+    of_rows = jax.vmap(matmul, (0, None))(jnp.where(past[:, None], of_rows, 0.0), trail.E)
+    gaps = jax.vmap(relative_size)(of_start + of_rows - moments, moments)
+    return Sketch(traces[-1], sketch.gram + matmul_tn(*flat), moments[-1]), traces, gaps

@@ -135,7 +135,7 @@ class EdRVFLStream:
             read=lambda carry, Z: matmul(Z, carry.theta),
             deferred=self.deferred,
             read_leading=lambda carry, Z, columns: matmul(Z, carry.theta[..., :columns]),
-            follow=FollowForm(_follow, _follow_step, _followed_scores),
+            follow=FollowForm(_follow, _move, _follow_move, _followed_scores),
             facts=StateFacts(
                 num_features=num_features_of,
                 width=lambda state: int(jnp.shape(state.theta)[1]),
@@ -144,7 +144,7 @@ class EdRVFLStream:
             ),
         )
 
-    def _per_learner(self, numbers: Any, dtype: Any) -> Any:
+    def per_learner(self, numbers: Any, dtype: Any) -> Any:
         """A tree of scalars or (L,) as one of (L,)."""
         return jax.tree.map(
             lambda v: jnp.broadcast_to(jnp.asarray(v, dtype), (self.num_layers,)), numbers
@@ -158,7 +158,7 @@ class EdRVFLStream:
             state.eta_dagger, state.eta, state.theta_ridge, state.theta, state.k, state.root
         )
         readouts = jax.vmap(lambda r, D, prior: solve.begin(r, pending.of_one(D, prior)))(
-            each, pending.D, _prior_guess(pending.D, state.prior)
+            each, pending.D, prior_guess(pending.D, state.prior)
         )
         begun = Begun(~jnp.any(pending.valid), state.theta, state.k)
         return StreamCarry(
@@ -174,26 +174,35 @@ class EdRVFLStream:
         batch = carry.pending
         upcoming = featurise(carry.W, X_next, weight_next, self.activation)
         Y = batch.weighted(Y_t)
-        prior, prior_next = (_prior_guess(D, carry.prior) for D in (batch.D, upcoming.D))
+        prior, prior_next = (prior_guess(D, carry.prior) for D in (batch.D, upcoming.D))
         guess = carry.readouts.V if prior is None else carry.readouts.V + prior
-        strengths = self._per_learner(self.strength, carry.W.dtype)
+        strengths = self.per_learner(self.strength, carry.W.dtype)
         moved, report = self._advance_all(carry, Y, upcoming, prior_next, strengths)
         sketch, gap = _health(carry, moved, report, upcoming.probe)
-        extras = Figures(
-            k_t=report.k_t,
-            k_next=report.k_next,
-            sigma_share=lax.stop_gradient(sigma_share(strengths, report.k_next)),
-            residual=gap,
-            condition=sketch.trace / lax.stop_gradient(jnp.asarray(self.ridge, carry.W.dtype)),
-        )
-        healthy = report.absorbed & report.sound & upcoming.finite & (gap <= WORTHLESS)
-        info = StepInfo(_unweighted(batch, guess), healthy, extras._asdict())
+        extras = self.figures(strengths, report, sketch.trace, gap)
+        healthy = report.absorbed & report.sound & upcoming.finite & self.is_sound(gap)
+        info = StepInfo(unweighted(batch, guess), healthy, extras._asdict())
         learned = carry.num_learned + jnp.any(batch.valid)
         begun = carry.begun._replace(still=carry.begun.still & ~jnp.any(upcoming.valid))
         carry = carry._replace(
             readouts=moved, pending=upcoming, num_learned=learned, sketch=sketch, begun=begun
         )
         return carry, info
+
+    def figures(self, strengths: Strength, report: Report, trace: Array, gap: Array) -> Figures:
+        """What a step tells; of a block with a leading r, as its arguments then have."""
+        return Figures(
+            k_t=report.k_t,
+            k_next=report.k_next,
+            sigma_share=lax.stop_gradient(sigma_share(strengths, report.k_next)),
+            residual=gap,
+            condition=trace / lax.stop_gradient(jnp.asarray(self.ridge, trace.dtype)),
+        )
+
+    @staticmethod
+    def is_sound(gap: Array) -> Array:
+        """Whether residuals are those of something learned."""
+        return gap <= WORTHLESS
 
     def _advance_all(
         self,
@@ -206,7 +215,7 @@ class EdRVFLStream:
         """The solver's step, for every sub-learner."""
         batch = carry.pending
         usable = batch.finite & is_finite(Y)
-        keys = _step_keys(self.strength, carry)
+        keys = step_keys(self.strength, carry, carry.num_learned)
 
         def advance_one(
             readout: Any,
@@ -248,7 +257,7 @@ class EdRVFLStream:
             sketch=carry.sketch,
             root=readout.root,
             prior=carry.prior,
-            ridge=lax.stop_gradient(self._per_learner(self.ridge, carry.W.dtype)),
+            ridge=lax.stop_gradient(self.per_learner(self.ridge, carry.W.dtype)),
             activation=self.activation_name,
         )
 
@@ -264,7 +273,7 @@ def _health(
     return sketch, gap
 
 
-def _prior_guess(D: Array, prior: Array | None) -> Array | None:
+def prior_guess(D: Array, prior: Array | None) -> Array | None:
     """(L, b, m) D theta_0, or None where theta_0 is 0."""
     return None if prior is None else matmul(D, prior)
 
@@ -274,9 +283,14 @@ def _follow(carry: StreamCarry, Z: Array) -> Any:
     return None if following is None else jax.vmap(following.begin)(carry.readouts, Z)
 
 
-def _follow_step(followed: Any, carry: StreamCarry, Z: Array) -> Any:
+def _move(carry: Any, Z: Array) -> Any:
     assert carry.solver.follow is not None
-    return jax.vmap(carry.solver.follow.advance)(followed, carry.readouts, Z)
+    return jax.vmap(carry.solver.follow.move)(carry.readouts, Z)
+
+
+def _follow_move(followed: Any, carry: Any, move: Any) -> Any:
+    assert carry.solver.follow is not None
+    return jax.vmap(carry.solver.follow.advance)(followed, move)
 
 
 def _followed_scores(followed: Any, carry: StreamCarry, Z: Array) -> Array:
@@ -289,7 +303,7 @@ def _followed_scores(followed: Any, carry: StreamCarry, Z: Array) -> Array:
     )
 
 
-def _unweighted(batch: PendingBatch, scores: Array) -> Array:
+def unweighted(batch: PendingBatch, scores: Array) -> Array:
     """(L, b, m) scores of the rows as they came; 0 in padding."""
     scale = jnp.where(batch.valid, 1.0 / jnp.where(batch.valid, batch.root, 1.0), 0.0)
     return scale[:, None] * scores
@@ -306,10 +320,12 @@ def _residual(solver: ReadoutSolver, readout: Any, sketch: Sketch, probe_next: A
     return residual(sketch, theta, k, probe_next, readout.V)
 
 
-def _step_keys(strength: Strength, carry: StreamCarry) -> tuple[Array | None, Array | None]:
+def step_keys(
+    strength: Strength, carry: StreamCarry, num_learned: Array
+) -> tuple[Array | None, Array | None]:
     """(L,) keys for k_t and k_{t+1}, or None where the estimator is not random."""
     if not is_random(strength):
         return None, None
     assert carry.key is not None
-    keys = jax.random.split(jax.random.fold_in(carry.key, carry.num_learned), (2, len(carry.W)))
+    keys = jax.random.split(jax.random.fold_in(carry.key, num_learned), (2, len(carry.W)))
     return keys[0], keys[1]

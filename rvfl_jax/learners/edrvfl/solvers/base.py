@@ -17,7 +17,7 @@ from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.strength import Strength
 from rvfl_jax.linalg.inverse_factor import shifted_solve
-from rvfl_jax.linalg.products import is_finite
+from rvfl_jax.linalg.products import is_finite, matmul, matmul_tn
 
 
 @in_brief
@@ -99,15 +99,125 @@ class Step(NamedTuple):
 class Following(NamedTuple):
     """How the scores of fixed rows Z (n, d) follow one sub-learner.
 
+    A carry is that of the solver, or the `Glimpse` of one batch in a block.
+
     Attributes:
         begin: `(carry, Z) -> followed`.
-        advance: `(followed, carry, Z) -> followed`, after every step.
+        move: `(carry, Z) -> move`, what a step changes.
+        advance: `(followed, move) -> followed`, after every step.
         read: `(followed, carry) -> (n, m)` Z theta.
     """
 
     begin: Callable[[Any, Array], Any]
-    advance: Callable[[Any, Any, Array], Any]
+    move: Callable[[Any, Array], Any]
+    advance: Callable[[Any, Any], Any]
     read: Callable[[Any, Any], Array]
+
+
+@in_brief
+class BlockStep(NamedTuple):
+    """A block of r batches of one sub-learner, and the batch announced after them.
+
+    Attributes:
+        D: (r + 1, b, d) weighted features, the pending batch first.
+        valid: (r + 1, b) True for rows that count.
+        prior: (r + 1, b, m) D theta_0; None for theta_0 = 0.
+        Y: (r, b, m) weighted targets.
+        usable: (r,) False for a batch that must leave no trace.
+        first: (r,) whether nothing has been learned before.
+        strength: scalar k, or scalar kappa and sigma.
+        keys: (r,) PRNG keys for the two estimates of k, or None.
+    """
+
+    D: Array
+    valid: Array
+    prior: Array | None
+    Y: Array
+    usable: Array
+    first: Array
+    strength: Strength
+    keys: tuple[Array | None, Array | None]
+
+    def upcoming(self, t: Array) -> FeatureBatch:
+        """The batch that is announced when batch t is learned, without its features."""
+        prior = None if self.prior is None else self.prior[t + 1]
+        return FeatureBatch(jnp.zeros(()), self.valid[t + 1], prior)
+
+
+@in_brief
+class Moments(NamedTuple):
+    """Rows of which the readouts of ridge are made, Phi_t = Phi + sum_{i<=t} S_i^T E_i.
+
+    Attributes:
+        S: (g, d) those of `Factors`, and G of the first batch where its Gram never enters.
+        K: (r + 1, b, g) D S^T.
+        order: (g,) the batch of each row.
+    """
+
+    S: Array
+    K: Array
+    order: Array
+
+    def guesses(self, U: Array, E: Array) -> Array:
+        """(r + 1, b, m) D_t Phi_{t-1} where U is D_t Phi, and E (g, m)."""
+        past = self.order < jnp.arange(len(U))[:, None]
+        return U + jax.vmap(matmul, (0, None))(jnp.where(past[:, None], self.K, 0.0), E)
+
+
+@in_brief
+class Trail(NamedTuple):
+    """The readouts of one sub-learner along a block, as rows and coefficients.
+
+    Attributes:
+        Phi: (d, m) before the block.
+        E: (g, m) see `Course`.
+        moments: their rows.
+        U: (r, b, m) D Phi of the batches that were learned.
+    """
+
+    Phi: Array
+    E: Array
+    moments: Moments
+    U: Array
+
+    def at(self, t: Array) -> Array:
+        """(d, m) Phi_t."""
+        E = jnp.where((self.moments.order <= t)[:, None], self.E, 0.0)
+        return self.Phi + matmul_tn(self.moments.S, E)
+
+
+@in_brief
+class Glimpse(NamedTuple):
+    """What the readout theta_{t+1} = Phi_t - k G^T V after batch t is made of.
+
+    Attributes:
+        t: () the batch.
+        G: (b, d) D_{t+1} P_t.
+        V: (b, m) D_{t+1} (theta_{t+1} - theta_0).
+        k: () strength of the forward term.
+        C: (b, m) what batch t left in Phi, which moved by G_t^T C.
+    """
+
+    t: Array
+    G: Array
+    V: Array
+    k: Array
+    C: Array
+
+
+class BlockwiseForm(NamedTuple):
+    """How a solver learns a block of batches at once.
+
+    Attributes:
+        size: `(rows, width) -> r`, how many batches of so many rows make a block; 1 for none.
+        advance: `(carry, BlockStep) -> (carry, Report, Trail, Glimpse)`, reports and glimpses with
+            a leading r; otherwise what r calls of `ReadoutSolver.advance` give.
+        theta: `(Trail, Glimpse of one batch) -> (d, m)` the readout after it.
+    """
+
+    size: Callable[[int, int], int]
+    advance: Callable[[Any, BlockStep], tuple[Any, "Report", Trail, Glimpse]]
+    theta: Callable[[Trail, Glimpse], Array]
 
 
 @jax.tree_util.register_static
@@ -129,6 +239,7 @@ class ReadoutSolver:
         needs_root: whether `begin` asks for `SubLearner.root`.
         additive: whether it carries A and B themselves, so that decisions may be deferred.
         follow: None where scores are computed anew whenever they are wanted.
+        block: None where batches are learned one by one.
     """
 
     name: str
@@ -140,6 +251,7 @@ class ReadoutSolver:
     needs_root: bool = False
     additive: bool = False
     follow: Following | None = None
+    block: BlockwiseForm | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"

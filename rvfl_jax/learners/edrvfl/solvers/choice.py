@@ -1,9 +1,10 @@
 """Which solvers a learner may use, and which one its batches get."""
 
-from rvfl_jax.learners.edrvfl.solvers import covariance, information, square_root
+from rvfl_jax.learners.edrvfl.solvers import blocked, covariance, information, square_root
 from rvfl_jax.learners.edrvfl.solvers.base import ReadoutSolver, SolverOptions
 
 BY_NAME = {
+    "blocked": blocked.solver,
     "covariance": covariance.solver,
     "information": information.solver,
     "square_root": square_root.solver,
@@ -12,7 +13,7 @@ BY_NAME = {
 
 def solvers_of(name: str, options: SolverOptions) -> tuple[ReadoutSolver, ...]:
     """Those that a learner may use: the one of that name, or for "auto" those it chooses from."""
-    names = ("covariance", "information") if name == "auto" else (name,)
+    names = ("blocked", "information") if name == "auto" else (name,)
     return tuple(BY_NAME[each](options) for each in names)
 
 

@@ -25,6 +25,7 @@ from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.solvers.base import (
     FeatureBatch,
     Following,
+    Glimpse,
     ReadoutSolver,
     Report,
     SolverOptions,
@@ -140,12 +141,24 @@ def follow(carry: CovarianceCarry, Z: Array) -> Followed:
     return Followed(matmul(Z, carry.Phi), matmul_nt(Z, carry.G))
 
 
-def follow_step(followed: Followed, carry: CovarianceCarry, Z: Array) -> Followed:
-    """After a step: S <- S + E C, and E of the new pending batch; 2 n b (d + m) flops."""
-    return Followed(followed.S + matmul(followed.E, carry.C), matmul_nt(Z, carry.G))
+class Move(NamedTuple):
+    """What a step changes: E of the new pending batch, and C of the one that was learned."""
+
+    E: Array
+    C: Array
 
 
-def followed_scores(followed: Followed, carry: CovarianceCarry) -> Array:
+def move(carry: CovarianceCarry | Glimpse, Z: Array) -> Move:
+    """2 n b d flops."""
+    return Move(matmul_nt(Z, carry.G), carry.C)
+
+
+def follow_move(followed: Followed, move: Move) -> Followed:
+    """After a step: S <- S + E C, and E of the new pending batch; 2 n b m flops."""
+    return Followed(followed.S + matmul(followed.E, move.C), move.E)
+
+
+def followed_scores(followed: Followed, carry: CovarianceCarry | Glimpse) -> Array:
     """(n, m) Z theta = S - k E V."""
     return followed.S - matmul(followed.E, carry.k * carry.V)
 
@@ -197,5 +210,5 @@ def solver(options: SolverOptions) -> ReadoutSolver:
         theta,
         solution,
         finish,
-        follow=Following(follow, follow_step, followed_scores),
+        follow=Following(follow, move, follow_move, followed_scores),
     )
