@@ -89,7 +89,9 @@ def _inverse_factor_by_columns(A: Array) -> Array:
         root = jnp.sqrt(column[j])
         below = jnp.where(row > j, column / root, 0.0)
         pivot = X[j] / root
-        X = jnp.where((row == j)[:, None], pivot, X - below[:, None] * pivot)
+        beyond = jnp.where((row == j)[:, None], pivot, X - below[:, None] * pivot)
+        # A pivot that failed leaves the rows before it as they are.
+        X = jnp.where((row < j)[:, None], X, beyond)
         return A - below[:, None] * below, X
 
     return lax.fori_loop(0, size, eliminate, (A, jnp.eye(size, dtype=A.dtype)))[1]

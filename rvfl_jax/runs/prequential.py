@@ -21,7 +21,8 @@ from rvfl_jax.core.checks import one_of, positive_int, prng_key
 from rvfl_jax.core.types import Array, Boundaries, Learner, Stream
 from rvfl_jax.runs.inputs import batches_of, capacity_of, check_learner
 from rvfl_jax.runs.options import BOUNDARIES
-from rvfl_jax.runs.step import guess_and_learn
+from rvfl_jax.runs.scan import block_size
+from rvfl_jax.runs.step import Learned, guess_and_learn, guess_and_learn_block
 from rvfl_jax.streams.batches import BatchStep
 
 
@@ -107,35 +108,55 @@ def _losses_and_rows(
     )
     carry = learner.stream.begin(learner.init(key, X.shape[-1], m), X[0], weight[0])
     advance = partial(_loss_of_step, learner, m)
+    size = block_size(learner, carry, batches, T)
+    if size > 1:
+        advance, steps = partial(_losses_of_block, learner, m), _cut(steps, size)
+    count = len(steps.y)
     if checkpoint is False:
-        return lax.scan(advance, carry, steps)[1]
-    length = math.isqrt(T - 1) + 1 if checkpoint is True else positive_int("checkpoint", checkpoint)
-    return _scan_in_segments(advance, carry, steps, min(length, T))
+        results = lax.scan(advance, carry, steps)[1]
+    else:
+        length = math.isqrt(count - 1) + 1
+        if checkpoint is not True:
+            length = -(-positive_int("checkpoint", checkpoint) // size)
+        results = _scan_in_segments(advance, carry, steps, min(length, count))
+    losses, rows = (x.reshape(-1)[:T] for x in results)
+    return losses, rows
 
 
 def _loss_of_step(learner: Learner, m: int, carry: Any, step: BatchStep) -> tuple[Any, Any]:
     carry, learned = guess_and_learn(learner, m, carry, step)
+    return carry, _loss_and_rows(learned)
+
+
+def _losses_of_block(learner: Learner, m: int, carry: Any, steps: BatchStep) -> tuple[Any, Any]:
+    carry, learned, _ = guess_and_learn_block(learner, m, carry, steps)
+    return carry, jax.vmap(_loss_and_rows)(learned)
+
+
+def _loss_and_rows(learned: Learned) -> tuple[Array, Array]:
     loss = learned.loss / jnp.maximum(learned.rows, 1)
     # A step that failed leaves the readout as it was, whose loss would look like any other.
-    return carry, (jnp.where(jnp.all(learned.info.healthy), loss, jnp.inf), learned.rows)
+    return jnp.where(jnp.all(learned.info.healthy), loss, jnp.inf), learned.rows
+
+
+def _cut(steps: BatchStep, length: int) -> BatchStep:
+    """Pieces of `length` steps; batches of zero weight, which leave no trace, fill the last."""
+
+    def cut(array: Array) -> Array:
+        missing = -len(array) % length
+        full = jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
+        return full.reshape(-1, length, *array.shape[1:])
+
+    return jax.tree.map(cut, steps)
 
 
 def _scan_in_segments(
     advance: Callable[[Any, BatchStep], tuple[Any, Any]], carry: Any, steps: BatchStep, length: int
-) -> tuple[Array, Array]:
+) -> Any:
     """A scan of scans, each of `length` steps, that reverse mode computes twice."""
-    T = steps.y.shape[0]
-    count = -(-T // length)
-
-    def cut(array: Array) -> Array:
-        # Batches of zero weight fill the last segment and leave no trace.
-        full = jnp.pad(array, [(0, count * length - T)] + [(0, 0)] * (array.ndim - 1))
-        return full.reshape(count, length, *array.shape[1:])
 
     @partial(jax.checkpoint, prevent_cse=False)
     def segment(carry: Any, steps: BatchStep) -> tuple[Any, Any]:
         return lax.scan(jax.checkpoint(advance, prevent_cse=False), carry, steps)
 
-    results = lax.scan(segment, carry, jax.tree.map(cut, steps))[1]
-    losses, rows = jax.tree.map(lambda x: x.reshape(-1)[:T], results)
-    return losses, rows
+    return lax.scan(segment, carry, _cut(steps, length))[1]

@@ -162,7 +162,9 @@ def check_stream(stream: Stream) -> None:
         raise ValueError(
             f"stream.y: expected columns 0 to {len(stream.classes) - 1}, got {y[used & ~inside][0]}"
         )
-    if X.dtype.kind == "f" and not np.isfinite(X.sum(dtype=np.float64)):
+    with np.errstate(over="ignore", invalid="ignore"):
+        summable = X.dtype.kind != "f" or np.isfinite(X.sum(dtype=np.float64))
+    if not summable:
         finite("stream.X", np.where(used[..., None], X, 0))
 
 

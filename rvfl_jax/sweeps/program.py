@@ -250,13 +250,19 @@ def _carried_bytes(jaxpr: Any, num_steps: int) -> float:
     found = 0.0
     for equation in jaxpr.eqns:
         inner = list(jaxprs_in_params(equation.params))
-        if equation.primitive.name == "scan" and equation.params["length"] == num_steps:
+        if equation.primitive.name == "scan" and _is_along_stream(equation, num_steps):
             held = sum(_size(variable.aval) for variable in equation.invars)
             largest = max(_largest(body) for body in inner)
             found = max(found, held + INTERMEDIATES * largest)
         for body in inner:
             found = max(found, _carried_bytes(body, num_steps))
     return found
+
+
+def _is_along_stream(scan: Any, num_steps: int) -> bool:
+    """Whether a scan takes its batches from the whole stream, one by one or in blocks."""
+    lengths = (num_steps, num_steps + 1)
+    return any(size in lengths for variable in scan.invars for size in variable.aval.shape)
 
 
 def _largest(jaxpr: Any) -> float:

@@ -78,12 +78,12 @@ class Factors(NamedTuple):
 
     Attributes:
         M: ((r + 1) b, (r + 1) b) D P D^T with P of before the block.
-        enters: (r b,) 1 where the Gram of the row's batch enters, else 0.
+        enters: (r b,) 1 where the Gram of the row's batch enters P, else 0.
         X: (r b, r b) C^-1; rows of the identity where nothing enters, of zeros after a failure.
         S: (r b, d) C^-1 G; 0 where nothing enters.
         K: (r + 1, b, r b) D S^T.
         before: (r + 1, b, r b) K of the batches before each one, elsewhere 0.
-        sound: (r,) False from the first batch on whose factor failed.
+        sound: (r,) False where M overflowed, and from the first batch on whose factor failed.
     """
 
     M: Array
@@ -196,16 +196,22 @@ def _factorise(block: BlockStep, G: Array, options: SolverOptions) -> Factors:
     rows = r * b
     M = matmul_nt(G, block.D.reshape((r + 1) * b, -1))
     usable = block.usable & ~block.first if options.skips_first_gram else block.usable
-    enters = jnp.repeat(usable, b).astype(G.dtype)
-    inner = M[:rows, :rows] * (enters[:, None] * enters)
+    # Of what overflowed nothing may meet the zeros of X, which would be no zeros then.
+    finite = jnp.isfinite(jnp.diag(M)).reshape(r + 1, b).all(axis=1)
+    M_seen = jnp.where(jnp.repeat(finite, b)[:, None], M, 0.0)
+    enters = jnp.repeat(usable & finite[:-1], b)
+    inner = jnp.where(enters[:, None] & enters, M[:rows, :rows], 0.0)
     X = inverse_factor(jnp.eye(rows, dtype=G.dtype) + inner)
     diagonal = jnp.diag(X).reshape(r, b)
     sound = jnp.cumsum(~jnp.all(jnp.isfinite(diagonal) & (diagonal > 0), axis=1)) == 0
+    enters &= jnp.repeat(sound, b)
     X = jnp.where(jnp.repeat(sound, b)[:, None], X, 0.0)
-    S = matmul(X, enters[:, None] * G[:rows])
-    K = matmul_nt(M[:, :rows] * enters, X).reshape(r + 1, b, rows)
+    S = matmul(X, jnp.where(enters[:, None], G[:rows], 0.0))
+    K = matmul_nt(jnp.where(enters, M_seen[:, :rows], 0.0), X).reshape(r + 1, b, rows)
     past = jnp.repeat(jnp.arange(r), b) < jnp.arange(r + 1)[:, None]
-    return Factors(M, enters, X, S, K, jnp.where(past[:, None], K, 0.0), sound)
+    return Factors(
+        M, enters.astype(G.dtype), X, S, K, jnp.where(past[:, None], K, 0.0), sound & finite[:-1]
+    )
 
 
 def _moments(block: BlockStep, factors: Factors, G: Array, options: SolverOptions) -> Moments:
@@ -288,7 +294,7 @@ def _adaptive(
             lambda own: estimate_k_of_pending(own, W[t], k_added, block.valid[t], key_t),
         )
         Y, estimated = taught_targets(strength, block.Y[t], V, k_added, k_t)
-        c = factors.enters[t * b] * factors.sound[t]
+        c = factors.enters[t * b]
         residual = matmul(X[t], c * (Y - guess))
         absorbed = block.usable[t] & factors.sound[t] & is_finite(residual) & is_finite(Y)
         E = lax.dynamic_update_slice_in_dim(E, jnp.where(absorbed, residual, 0.0), t * b, 0)

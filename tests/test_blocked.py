@@ -1,0 +1,303 @@
+"""The blocked form gives batch by batch what the recursion gives, whatever a stream holds."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rvfl_jax
+from rvfl_jax import adaptive_k
+from rvfl_jax.runs.scan import block_size
+from rvfl_jax.streams.batches import Batches
+from tests import references, tolerances
+from tests.streams import blobs, ragged_stream, reweighted, weighted_batches
+
+KEY = jax.random.key(0)
+# 33 batches of three rows and 18 features: three at once.
+NUM_BATCHES, NODES, RIDGE, SIZE = 33, 12, 0.3, 3
+STRENGTHS = {
+    "ridge": 0.0,
+    "k": 1.414,
+    "printed": adaptive_k(0.7, 0.2),
+    "reused": adaptive_k(0.7, 0.2, reuse_k=True),
+    "trace": adaptive_k(0.3, 0.1, "trace"),
+    "random_diagonal": adaptive_k(0.3, 0.1, "random_diagonal"),
+    "random_variance": adaptive_k(0.3, 0.1, "random_variance", reuse_k=True),
+}
+# Of a run, what is a figure of its own and no estimate of rounding.
+ROUNDING = ("residual", "provenance", "classes")
+
+
+def make(k, solver="blocked", num_layers=2, **options):
+    options = {"ridge": RIDGE, "num_nodes": NODES} | options
+    return rvfl_jax.edrvfl(num_layers=num_layers, k=k, solver=solver, **options)
+
+
+@functools.cache
+def small_batches():
+    """Ragged and weighted, one batch empty, the first one too."""
+    stream = reweighted(ragged_stream(97, NUM_BATCHES))
+    weight = stream.weight.copy()
+    weight[[0, 7]] = 0
+    return stream._replace(weight=weight)
+
+
+def size_of(learner, stream=None, num_steps=NUM_BATCHES):
+    stream = small_batches() if stream is None else stream
+    state = jax.eval_shape(lambda: learner.init(KEY, stream.X.shape[-1], len(stream.classes)))
+    carry = jax.eval_shape(learner.stream.begin, state, stream.X[0], stream.weight[0])
+    return block_size(learner, carry, Batches(stream.X, stream.y, stream.weight), num_steps)
+
+
+def check_same_run(got, expected, tolerance=tolerances.CLOSED_FORM):
+    """Every number of the state and of the history."""
+    pairs = [(got.state, expected.state)]
+    pairs += [
+        (getattr(got.history, name), getattr(expected.history, name))
+        for name in expected.history._fields
+        if name not in ROUNDING
+    ]
+    for one, other in pairs:
+        leaves, wanted = jax.tree.leaves(one), jax.tree.leaves(other)
+        assert len(leaves) == len(wanted)
+        for leaf, want in zip(leaves, wanted, strict=True):
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                continue
+            scale = np.nanmax(np.abs(np.asarray(want, float)), initial=0.0)
+            np.testing.assert_allclose(leaf, want, rtol=0, atol=tolerance * scale)
+    assert np.nanmax(got.history.residual, initial=0.0) <= tolerances.CLOSED_FORM
+
+
+def run(learner, stream=None, **options):
+    stream = small_batches() if stream is None else stream
+    return rvfl_jax.run_stream(learner, stream, key=KEY, **{"test": blobs(40), **options})
+
+
+@pytest.mark.parametrize("cold_start", ["exact", "paper"])
+@pytest.mark.parametrize("name", STRENGTHS)
+def test_blocks_are_single_steps(name, cold_start):
+    """Scores of every batch follow; then a few looks, with the readout made for each."""
+    of = {
+        solver: make(STRENGTHS[name], solver, cold_start=cold_start)
+        for solver in ("blocked", "covariance")
+    }
+    assert size_of(of["blocked"]) == SIZE
+    assert size_of(of["covariance"]) == 1
+    for evaluate in ("batch", 5):
+        runs = [run(of[s], evaluate=evaluate, lookahead=blobs(3)[0]) for s in of]
+        assert runs[0].history.healthy.all()
+        check_same_run(*runs)
+
+
+@pytest.mark.parametrize("name", ["k", "printed", "reused"])
+def test_every_step_is_the_papers_recursion(name):
+    """Strengths at every batch and the readout at the end of 1, 2, ... 9 batches, three layers."""
+    k, stream = STRENGTHS[name], small_batches()
+    learner = make(k, num_layers=3)
+    numbers = {"k": k} if name == "k" else {"kappa": 0.7, "sigma": 0.2, "reuse_k": name == "reused"}
+    keep = np.flatnonzero(stream.weight.any(axis=1))[:9]
+    stream = stream._replace(
+        X=stream.X[keep], y=stream.y[keep], weight=stream.weight[keep], task=stream.task[keep]
+    )
+    whole = run(learner, stream, test=None)
+    assert size_of(learner, stream, 9) == SIZE
+    for layer in range(3):
+        batches = weighted_batches(
+            stream, lambda X: references.features(whole.state.W, X, "relu"), layer
+        )
+        steps = list(references.literal_algorithm(batches, RIDGE, **numbers))
+        for t, (_, _, _, k_t, k_next) in enumerate(steps):
+            last = t + 1 == len(steps)
+            want = 0.0 if last else k_next
+            np.testing.assert_allclose(
+                whole.history.k_next[t, layer], want, rtol=tolerances.CLOSED_FORM
+            )
+            np.testing.assert_allclose(
+                whole.history.k_t[t, layer], k_t, rtol=tolerances.CLOSED_FORM
+            )
+
+
+def test_readouts_inside_a_block_are_closed_forms():
+    """Theorem 2 at every t: scores of the test set against one dense solve each."""
+    stream, (X, _) = small_batches(), blobs(40)
+    learner = make(1.414, num_layers=1)
+    told = run(learner, evaluate="batch", confusion=True)
+    W = told.state.W
+    batches = weighted_batches(stream, lambda X: references.features(W, X, "relu"), 0)
+    Z = references.features(W, X, "relu")[0]
+    for t in range(NUM_BATCHES):
+        k = float(told.history.k_next[t, 0])
+        assert k == (1.414 if t + 1 < NUM_BATCHES and len(batches[t + 1][0]) else 0.0)
+        theta = references.closed_form(batches, RIDGE, t, k, cold_start="exact")
+        answers = np.argmax(Z @ theta, axis=1)
+        counts = np.zeros_like(told.history.confusion[t])
+        np.add.at(counts, (_columns(stream), answers), 1)
+        np.testing.assert_array_equal(told.history.confusion[t], counts, err_msg=str(t))
+
+
+def _columns(stream):
+    labels = stream.classes.tolist()
+    return [labels.index(label) for label in blobs(40)[1]]
+
+
+def test_it_begins_from_what_somebody_knows():
+    """theta_0, and a state that has learned and announced before."""
+    stream = small_batches()
+    runs = []
+    for solver in ("blocked", "covariance"):
+        learner = make(adaptive_k(0.7, 0.2), solver)
+        with jax.enable_x64(True):
+            state = learner.init(KEY, 6, 4)
+            theta = jax.random.normal(jax.random.key(1), state.theta.shape)
+            state = rvfl_jax.with_prior(state, theta)
+            Y = rvfl_jax.one_hot(stream.y[1], 4)
+            state, _ = learner.step(state, stream.X[1], Y, stream.X[0], weight_t=stream.weight[1])
+        runs.append(rvfl_jax.run_stream(learner, stream, key=KEY, state=state, test=blobs(40)))
+    check_same_run(*runs)
+
+
+@pytest.mark.parametrize("name", ["k", "printed"])
+def test_a_batch_that_cannot_be_learned_leaves_no_trace(name):
+    """The middle one of a block is not finite: all else is what single steps make of it."""
+    stream = small_batches()
+    X = stream.X.copy()
+    X[10] = 1.7e308
+    runs = [
+        run(
+            make(STRENGTHS[name], solver),
+            stream._replace(X=X),
+            on_failure="return",
+            expert=None,
+        )
+        for solver in ("blocked", "covariance")
+    ]
+    # It is announced by one step and learned by the next.
+    assert np.flatnonzero(~runs[0].history.healthy.all(axis=1)).tolist() == [9, 10]
+    check_same_run(*runs)
+
+
+@pytest.mark.parametrize("name", ["ridge", "k", "printed"])
+def test_a_factor_that_fails_names_its_batch(name):
+    """Gram matrices overflow in batch 10; what was learned before it stays, and stays finite."""
+    stream = small_batches()
+    X = stream.X.copy()
+    X[10] *= 1e160
+    runs = [
+        run(make(STRENGTHS[name], solver), stream._replace(X=X), on_failure="return", test=None)
+        for solver in ("blocked", "covariance")
+    ]
+    first = [int(np.argmin(each.history.healthy.all(axis=1))) for each in runs]
+    assert first[0] == first[1]
+    np.testing.assert_allclose(
+        runs[0].history.k_next[: first[0]],
+        runs[1].history.k_next[: first[0]],
+        rtol=tolerances.CLOSED_FORM,
+    )
+    assert np.isfinite(runs[0].state.theta_ridge).all()
+    assert np.isfinite(runs[0].state.eta_dagger).all()
+    with pytest.raises(rvfl_jax.NumericalError, match=f"batch {first[0]}"):
+        run(make(STRENGTHS[name]), stream._replace(X=X), test=None)
+
+
+def test_sweeps_share_what_strengths_do_not_change():
+    """Of k, and of kappa and sigma, every value is a run of its own; eta_dagger is carried once."""
+    for grid in (
+        {"k": np.linspace(0.1, 2, 5)},
+        {"kappa": [0.3, 0.7, 2.0], "sigma": [0.1, 0.5]},
+        {"ridge": [0.1, 1.0], "k": [0.5, 1.5]},
+    ):
+
+        def maker(k=1.0, kappa=None, sigma=None, ridge=RIDGE):
+            return make(k if kappa is None else adaptive_k(kappa, sigma), ridge=ridge)
+
+        swept = rvfl_jax.sweep(maker, small_batches(), grid, key=KEY)
+        for place in np.ndindex(swept.prequential_loss.shape):
+            point = {name: values[i] for (name, values), i in zip(grid.items(), place, strict=True)}
+            one = run(maker(**point), test=None).history
+            loss = swept.prequential_loss[place]
+            assert np.isfinite(loss)
+            np.testing.assert_allclose(loss, _mean_loss(one), rtol=tolerances.CLOSED_FORM)
+
+
+def _mean_loss(history):
+    rows = (small_batches().weight > 0).sum(axis=1)
+    losses = np.where(rows > 0, history.prequential_loss, 0.0)
+    return float((losses * rows).sum() / rows.sum())
+
+
+@pytest.mark.parametrize("checkpoint", [True, False, 8])
+def test_losses_and_their_gradients(checkpoint):
+    """With respect to lambda, kappa and sigma, through blocks and a padded last one."""
+    stream = small_batches()
+
+    def loss(log, solver):
+        ridge, kappa, sigma = jnp.exp(log)
+        learner = make(adaptive_k(kappa, sigma), solver, ridge=ridge)
+        return rvfl_jax.prequential_loss(learner, stream, key=KEY, checkpoint=checkpoint)
+
+    at = np.log([RIDGE, 0.7, 0.2])
+    with jax.enable_x64(True):
+        got, expected = (
+            jax.jit(jax.value_and_grad(functools.partial(loss, solver=solver)))(at)
+            for solver in ("blocked", "covariance")
+        )
+    np.testing.assert_allclose(got[0], expected[0], rtol=tolerances.CLOSED_FORM)
+    assert references.relative_error(got[1], expected[1]) <= tolerances.CLOSED_FORM
+
+
+def test_in_parts_and_from_anything_that_can_be_iterated(tmp_path):
+    """Chunks that no block divides; resumed to the last bit; batches from a generator."""
+    learner = make(adaptive_k(0.7, 0.2))
+    whole = run(learner, test=None)
+    options = {"test": None, "chunk_size": 8}
+    in_chunks = run(learner, progress=lambda done, total: None, **options)
+    check_same_run(in_chunks, whole)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(done, total):
+        if done >= 16:
+            raise Stopped
+
+    file = tmp_path / "run.ckpt"
+    with pytest.raises(Stopped):
+        run(learner, checkpoint=file, progress=stop, **options)
+    resumed = run(learner, checkpoint=file, resume=True, **options)
+    for got, want in zip(
+        jax.tree.leaves((resumed.state, resumed.history._replace(provenance=None))),
+        jax.tree.leaves((in_chunks.state, in_chunks.history._replace(provenance=None))),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+    stream = ragged_stream(97, NUM_BATCHES)
+    batches = [
+        (X[w > 0], stream.classes[y[w > 0]])
+        for X, y, w in zip(stream.X, stream.y, stream.weight, strict=True)
+    ]
+    fed = rvfl_jax.run_stream(
+        learner, iter(batches), key=KEY, classes=stream.classes.tolist(), batch_size=3
+    )
+    got, want = fed.state.theta, run(learner, stream, test=None).state.theta
+    assert references.relative_error(got, want) <= tolerances.CLOSED_FORM
+
+
+def test_single_precision():
+    runs = [run(make(1.0, solver), precision="single") for solver in ("blocked", "covariance")]
+    got, expected = (each.state.theta for each in runs)
+    assert got.dtype == np.float32
+    assert references.relative_error(got, expected) <= tolerances.SINGLE
+    assert runs[0].history.healthy.all()
+
+
+def test_blocks_leave_as_few_single_steps_as_they_can():
+    learner = make(1.0, num_nodes=60)
+    whole = size_of(learner, num_steps=1000)
+    assert whole == 10
+    assert [size_of(learner, num_steps=n) for n in (1, 2, 7, 11, 30, 31, 44)] == [
+        *(1, 2, 7, 11, 10, 10, 11)
+    ]
+    with_tasks = small_batches()
+    assert size_of(make(1.0, "auto", num_nodes=60), with_tasks, 1000) == 10
