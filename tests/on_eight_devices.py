@@ -15,6 +15,8 @@ from tests.streams import blobs, ragged_stream
 
 KEY = jax.random.key(0)
 STREAM, TEST = ragged_stream(), blobs(50)
+# Batches of three rows, of which a block holds two.
+SMALL = ragged_stream(97, 33)
 GRID = {"ridge": [0.1, 1.0], "k": np.linspace(0, 2, 11)}
 
 
@@ -29,11 +31,13 @@ def check_runs(mesh):
         ("rows", "covariance", 0.0),
         ("eta_dagger", "covariance", 1.0),
         ("eta_dagger", "covariance", rvfl_jax.adaptive_k(sigma=0.1)),
+        ("eta_dagger", "blocked", rvfl_jax.adaptive_k(sigma=0.1)),
     ]
     for layout, solver, k in kinds:
         learner = make(k, solver=solver)
-        one = rvfl_jax.run_stream(learner, STREAM, key=KEY, test=TEST)
-        many = rvfl_jax.run_stream(learner, STREAM, key=KEY, test=TEST, mesh=mesh, layout=layout)
+        stream = SMALL if solver == "blocked" else STREAM
+        one = rvfl_jax.run_stream(learner, stream, key=KEY, test=TEST)
+        many = rvfl_jax.run_stream(learner, stream, key=KEY, test=TEST, mesh=mesh, layout=layout)
         for name in ("W", "theta", "eta_dagger", "eta", "theta_ridge"):
             got, expected = getattr(many.state, name), getattr(one.state, name)
             assert relative_error(got, expected) <= tolerances.SHARDED, (layout, name)

@@ -255,15 +255,15 @@ def test_in_parts_and_from_anything_that_can_be_iterated(tmp_path):
     in_chunks = run(learner, progress=lambda done, total: None, **options)
     check_same_run(in_chunks, whole)
 
-    class Stopped(Exception):
+    class StoppedError(Exception):
         pass
 
     def stop(done, total):
         if done >= 16:
-            raise Stopped
+            raise StoppedError
 
     file = tmp_path / "run.ckpt"
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         run(learner, checkpoint=file, progress=stop, **options)
     resumed = run(learner, checkpoint=file, resume=True, **options)
     for got, want in zip(
