@@ -45,6 +45,24 @@ def outer_square(S: Array) -> Array:
     return jnp.concatenate(mirrored)
 
 
+def strips(size: int) -> list[tuple[int, int]]:
+    """Row ranges in which products with a half of a square are made, so that less is wasted."""
+    parts = 1 if _WHOLE.get() else max(1, min(4, size // 32))
+    cuts = [size * i // parts for i in range(parts + 1)]
+    return [*pairwise(cuts)]
+
+
+def lower_matmul_nt(A: Array, B: Array) -> Array:
+    """The lower half of A B^T for A and B (p, r), and above it either that or 0."""
+    rows = [matmul_nt(A[a:b], B[:b]) for a, b in strips(len(A))]
+    return jnp.concatenate([jnp.pad(row, [(0, 0), (0, len(A) - row.shape[1])]) for row in rows])
+
+
+def lower_times(X: Array, B: Array) -> Array:
+    """X B for a lower half X (p, p) and B (p, q)."""
+    return jnp.concatenate([matmul(X[a:b, :b], B[:b]) for a, b in strips(len(X))])
+
+
 @contextmanager
 def whole_products() -> Iterator[None]:
     """While tracing: no products in blocks, which would tear matrices cut over devices."""

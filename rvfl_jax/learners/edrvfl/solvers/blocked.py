@@ -61,10 +61,13 @@ from rvfl_jax.learners.edrvfl.strength import (
 from rvfl_jax.linalg.inverse_factor import factor_solve, inverse_factor, shifted_solve
 from rvfl_jax.linalg.products import (
     is_finite,
+    lower_matmul_nt,
+    lower_times,
     matmul,
     matmul_nt,
     matmul_tn,
     outer_square,
+    strips,
     symmetrise,
 )
 
@@ -77,7 +80,7 @@ class Factors(NamedTuple):
     """What the features of a block give, whatever its labels and strengths.
 
     Attributes:
-        M: ((r + 1) b, (r + 1) b) D P D^T with P of before the block.
+        M: ((r + 1) b, (r + 1) b) lower half of D P D^T with P of before the block.
         enters: (r b,) 1 where the Gram of the row's batch enters P, else 0.
         X: (r b, r b) C^-1; rows of the identity where nothing enters, of zeros after a failure.
         S: (r b, d) C^-1 G; 0 where nothing enters.
@@ -194,7 +197,7 @@ def theta(trail: Trail, glimpse: Glimpse) -> Array:
 def _factorise(block: BlockStep, G: Array, options: SolverOptions) -> Factors:
     r, b, _ = block.Y.shape
     rows = r * b
-    M = matmul_nt(G, block.D.reshape((r + 1) * b, -1))
+    M = lower_matmul_nt(G, block.D.reshape((r + 1) * b, -1))
     usable = block.usable & ~block.first if options.skips_first_gram else block.usable
     # Of what overflowed nothing may meet the zeros of X, which would be no zeros then.
     finite = jnp.isfinite(jnp.diag(M)).reshape(r + 1, b).all(axis=1)
@@ -206,12 +209,22 @@ def _factorise(block: BlockStep, G: Array, options: SolverOptions) -> Factors:
     sound = jnp.cumsum(~jnp.all(jnp.isfinite(diagonal) & (diagonal > 0), axis=1)) == 0
     enters &= jnp.repeat(sound, b)
     X = jnp.where(jnp.repeat(sound, b)[:, None], X, 0.0)
-    S = matmul(X, jnp.where(enters[:, None], G[:rows], 0.0))
-    K = matmul_nt(jnp.where(enters, M_seen[:, :rows], 0.0), X).reshape(r + 1, b, rows)
+    S = lower_times(X, jnp.where(enters[:, None], G[:rows], 0.0))
+    K = _projections(jnp.where(enters, M_seen[:, :rows], 0.0), X).reshape(r + 1, b, rows)
     past = jnp.repeat(jnp.arange(r), b) < jnp.arange(r + 1)[:, None]
     return Factors(
         M, enters.astype(G.dtype), X, S, K, jnp.where(past[:, None], K, 0.0), sound & finite[:-1]
     )
+
+
+def _projections(M: Array, X: Array) -> Array:
+    """K = M X^T ((r + 1) b, r b), of which M has the lower half: above it K is -X^T."""
+    rows, parts = len(X), []
+    for a, b in strips(len(M)):
+        inside = min(b, rows)
+        below = matmul_nt(M[a:b, :inside], X[:inside, :inside])
+        parts.append(jnp.concatenate([below, -X[inside:, a:b].T], axis=1) if b < rows else below)
+    return jnp.concatenate(parts)
 
 
 def _moments(block: BlockStep, factors: Factors, G: Array, options: SolverOptions) -> Moments:
