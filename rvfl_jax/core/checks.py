@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, TypeVar
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,6 +126,9 @@ def plain_numbers(value: Any) -> Any:
 
 def shape(name: str, array: Any, expected: tuple[int | None, ...], meaning: str) -> None:
     """ValueError unless `array` has the expected shape; None matches any length."""
+    # Deferred, so that commands which never ask begin sooner.
+    import chex
+
     got = np.shape(array)
     try:
         # A shape alone, since sizes may be symbols of `jax.export`.
