@@ -35,8 +35,8 @@ def keep_programs() -> None:
         return
     # A home may be missing, too, or belong to somebody else.
     with suppress(OSError, RuntimeError):
-        folder = programs_folder(_caches() / "rvfl-jax" / "programs")
-        _drop_old(folder.parent)
+        folder = programs_folder(caches() / "rvfl-jax" / "programs")
+        drop_old(folder.parent)
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         # Programs of a few milliseconds are many.
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -65,7 +65,8 @@ def programs_folder(folder: Path) -> Path:
     return folder
 
 
-def _caches() -> Path:
+def caches() -> Path:
+    """The user's folder of things that may be deleted."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
@@ -78,7 +79,7 @@ def _processor() -> str:
     return platform.processor()
 
 
-def _drop_old(folder: Path) -> None:
+def drop_old(folder: Path) -> None:
     """Remove entries that nobody has read or written for a month, of other processors too."""
     oldest = time.time() - KEPT_DAYS * 86_400
     for entry in folder.glob("*/*"):
