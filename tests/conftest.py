@@ -1,8 +1,5 @@
 import gc
-import hashlib
 import os
-import platform
-import time
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -18,11 +15,11 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
-import jaxlib
 import matplotlib
 import pytest
 
 import rvfl_jax
+from rvfl_jax.cli.programs import caches, drop_old, programs_folder
 from tests.streams import ragged_stream
 
 matplotlib.use("Agg")
@@ -33,7 +30,6 @@ gc.set_threshold(50_000, 20, 50)
 
 # A process may hold some 65,000 memory maps, and every compiled program takes several.
 MANY_MAPS = 30_000
-KEPT_DAYS = 30
 
 
 def pytest_configure():
@@ -52,19 +48,8 @@ def pytest_configure():
 
 def cache_folder():
     """One for each processor and jaxlib, as programs for another processor may not run."""
-    try:
-        flags = next(x for x in Path("/proc/cpuinfo").read_text().splitlines() if "flags" in x)
-    except (OSError, StopIteration):
-        flags = platform.processor()
-    machine = f"{jaxlib.__version__} {platform.machine()} {flags}"
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = caches / "rvfl-jax-tests" / hashlib.sha256(machine.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    for entry in folder.glob("*"):
-        # The other worker sweeps too.
-        with suppress(FileNotFoundError):
-            if entry.stat().st_mtime < time.time() - KEPT_DAYS * 86_400:
-                entry.unlink()
+    folder = programs_folder(caches() / "rvfl-jax-tests")
+    drop_old(folder.parent)
     return folder
 
 

@@ -113,6 +113,17 @@ def test_functions_are_not_hidden_by_modules_of_their_name(imports):
     assert done.returncode == 0, done.stderr
 
 
+def test_an_import_sets_nothing_of_jax():
+    done = run(
+        "import jax\n"
+        "before = dict(jax.config.values)\n"
+        "from rvfl_jax import *\n"
+        "import rvfl_jax.cli.models\n"
+        "assert dict(jax.config.values) == before\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_waits_for_no_heavy_import():
     done = run(
         "import sys\n"

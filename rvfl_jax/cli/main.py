@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rvfl_jax.cli.options import build_parser
+from rvfl_jax.cli.start import begin
 
 if TYPE_CHECKING:
     from rvfl_jax.runs.comparison import Comparison, Progress
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 # As shells tell that a signal, 2 or 13, ended a process.
 INTERRUPTED = 128 + 2
 NOBODY_READS = 128 + 13
+# Options that are no part of what `run` and `sweep` compute.
+_OF_THE_PROCESS = ("command", "no_cache", "out", "force", "quiet")
 
 
 def command() -> None:
     """The process `rvfl-jax`: `main`, which Ctrl-C ends at once."""
     signal.signal(signal.SIGINT, _stop)
     _open_streams()
-    status = main()
+    status = main(alone=True)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -66,12 +69,23 @@ def _interrupted(kept: bool) -> str:
     return "rvfl-jax: interrupted" + "; --resume goes on" * kept + "\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+def main(argv: Sequence[str] | None = None, *, alone: bool = False) -> int:
+    """Run the command line.
+
+    Args:
+        argv: words of the command; those of this process when None.
+        alone: whether nothing else runs in this process, so that what holds for all of it may be
+            set: JAX's cache, how things are imported.
+
+    Returns:
+        The exit status.
+    """
     arguments = build_parser().parse_args(argv)
     try:
         if sys.stdout is None:
             raise ValueError("standard output: expected it to be open, got it closed")
+        if alone:
+            begin(arguments.command, cache=not arguments.no_cache)
         status = _ACTIONS.get(arguments.command, _model_command)(arguments)
         # What cannot be written is an error of this command, and not of the end of the process.
         sys.stdout.flush()
@@ -109,7 +123,7 @@ def _run(arguments: argparse.Namespace) -> int:
     options = {
         name: value
         for name, value in vars(arguments).items()
-        if name not in ("command", "out", "force", "quiet", "checkpoint", "resume", "every")
+        if name not in (*_OF_THE_PROCESS, "checkpoint", "resume", "every")
     }
     options["k"] = tuple(options["k"])
     config = Config(**options)
@@ -148,9 +162,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     from rvfl_jax.plots import heat_map, sweep_table
 
     options = {
-        name: value
-        for name, value in vars(arguments).items()
-        if name not in ("command", "out", "force", "quiet")
+        name: value for name, value in vars(arguments).items() if name not in _OF_THE_PROCESS
     }
     for name in ("k", "kappa", "sigma", "ridge", "weight_scale"):
         if name in options:
@@ -172,9 +184,6 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _model_command(arguments: argparse.Namespace) -> int:
-    # Threads of OpenBLAS wait for each other by spinning: on a machine that other work shares,
-    # factors of a few hundred columns take fifty times as long with two of them as with one.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from rvfl_jax.cli import models
 
     return int(getattr(models, arguments.command.replace("-", "_"))(arguments))

@@ -160,6 +160,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_embed_options(embed)
     _add_model_commands(commands)
+    for command in commands.choices.values():
+        command.add_argument(
+            "--no-cache",
+            action="store_true",
+            help="compile anew, and keep no program for the next process",
+        )
     return parser
 
 
