@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax.streams.batches import Batches
 from rvfl_jax.sweeps import program as sweep_program
 from rvfl_jax.sweeps.grid import axes_of
+from rvfl_jax.sweeps.options import SweepOptions
 from tests import tolerances
 from tests.compilations import counted_compilations
 from tests.streams import blobs, ragged_stream
@@ -166,8 +166,7 @@ def nest(grid, stream, make=wide):
     module = importlib.import_module("rvfl_jax.sweeps.sweep")
     axes = axes_of(grid, None, ())
     places = [np.arange(axis.size) for axis in axes]
-    batches = Batches(stream.X, stream.y, stream.weight)
-    job = module._job([stream], batches, False, KEY, None, None, 4)
+    job = module._job([stream], False, None, 4, SweepOptions(key=KEY))
     room, sizes = sweep_program.Room(10**9, None), {"num_steps": stream.num_batches}
     return sweep_program.Program(make, {}, axes, places, job, room, num_classes=4, **sizes)
 

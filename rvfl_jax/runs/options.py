@@ -3,43 +3,43 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jax.sharding import Mesh
 
 from rvfl_jax.core.checks import one_of, positive_int, prng_key
-from rvfl_jax.core.types import Array, State
+from rvfl_jax.core.types import Array, Boundaries, Evaluate, Layout, Precision, State
 from rvfl_jax.runs.resumable import Keeping
 from rvfl_jax.runs.sharding import LAYOUTS, as_auto
 
 BOUNDARIES = ("none", "given")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """All arguments of `run_stream` but the learner and the stream; see there."""
 
     key: Array
-    test: tuple[Any, Any] | None
-    evaluate: str | int
-    expert: str | np.ndarray | None
-    guesses: bool
-    confusion: bool
-    precision: str
-    num_classes: int | None
-    classes: Sequence[Hashable] | None
-    batch_size: int | None
-    state: State | None
-    lookahead: Any
-    boundaries: str
-    chunk_size: int | None
-    progress: bool | Callable[[int, int], None]
-    checkpoint: str | Path | None
-    resume: bool
-    on_failure: str
-    mesh: Mesh | None
-    layout: str
+    test: tuple[Any, Any] | None = None
+    evaluate: Evaluate | int = "batch"
+    expert: Literal["offline"] | np.ndarray | None = "offline"
+    guesses: bool = True
+    confusion: bool = False
+    precision: Precision = "double"
+    num_classes: int | None = None
+    classes: Sequence[Hashable] | None = None
+    batch_size: int | None = None
+    state: State | None = None
+    lookahead: Any = None
+    boundaries: Boundaries = "none"
+    chunk_size: int | None = None
+    progress: bool | Callable[[int, int], None] = False
+    checkpoint: str | Path | None = None
+    resume: bool = False
+    on_failure: Literal["raise", "return"] = "raise"
+    mesh: Mesh | None = None
+    layout: Layout = "rows"
 
     @property
     def keeping(self) -> Keeping:

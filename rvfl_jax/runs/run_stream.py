@@ -4,23 +4,12 @@
 hands back plain arrays; the scan itself is in `rvfl_jax.runs.scan`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec
+from typing import Protocol as Interface
 
-import numpy as np
-from jax.sharding import Mesh
-
-from rvfl_jax.core.types import (
-    Array,
-    Boundaries,
-    Evaluate,
-    Layout,
-    Learner,
-    Precision,
-    State,
-    Stream,
-)
+from rvfl_jax.core.keywords import options_from_keywords
+from rvfl_jax.core.types import Learner, Stream
 from rvfl_jax.runs.failure import raise_if_unhealthy
 from rvfl_jax.runs.from_iterable import run_feed
 from rvfl_jax.runs.history import Run
@@ -28,31 +17,29 @@ from rvfl_jax.runs.in_memory import run_in_memory
 from rvfl_jax.runs.inputs import check_batches, check_learner
 from rvfl_jax.runs.options import RunOptions
 
+P = ParamSpec("P")
 
-def run_stream(
-    learner: Learner,
-    stream: Stream | Iterable[tuple[Any, Any]],
-    *,
-    key: Array,
-    test: tuple[Any, Any] | None = None,
-    evaluate: Evaluate | int = "batch",
-    expert: Literal["offline"] | np.ndarray | None = "offline",
-    guesses: bool = True,
-    confusion: bool = False,
-    precision: Precision = "double",
-    num_classes: int | None = None,
-    classes: Sequence[Hashable] | None = None,
-    batch_size: int | None = None,
-    state: State | None = None,
-    lookahead: Any = None,
-    boundaries: Boundaries = "none",
-    chunk_size: int | None = None,
-    progress: bool | Callable[[int, int], None] = False,
-    checkpoint: str | Path | None = None,
-    resume: bool = False,
-    on_failure: Literal["raise", "return"] = "raise",
-    mesh: Mesh | None = None,
-    layout: Layout = "rows",
+
+class _RunStream(Interface[P]):
+    def __call__(
+        self,
+        learner: Learner,
+        stream: Stream | Iterable[tuple[Any, Any]],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Run: ...
+
+
+def _driver_with(
+    kind: Callable[P, RunOptions],
+) -> Callable[[Callable[[Learner, Any, RunOptions], Run]], _RunStream[P]]:
+    """What a type checker knows of the decorator: calls take the arguments of `kind`."""
+    return options_from_keywords(kind)
+
+
+@_driver_with(RunOptions)
+def run_stream(  # noqa: D417
+    learner: Learner, stream: Stream | Iterable[tuple[Any, Any]], options: RunOptions
 ) -> Run:
     """Run a learner once along a stream, in one pass and in one compiled program.
 
@@ -126,33 +113,12 @@ def run_stream(
         OSError: if the checkpoint cannot be written; the one before is left.
     """
     check_learner(learner)
-    options = RunOptions(
-        key=key,
-        test=test,
-        evaluate=evaluate,
-        expert=expert,
-        guesses=guesses,
-        confusion=confusion,
-        precision=precision,
-        num_classes=num_classes,
-        classes=classes,
-        batch_size=batch_size,
-        state=state,
-        lookahead=lookahead,
-        boundaries=boundaries,
-        chunk_size=chunk_size,
-        progress=progress,
-        checkpoint=checkpoint,
-        resume=resume,
-        on_failure=on_failure,
-        mesh=mesh,
-        layout=layout,
-    ).checked()
+    options = options.checked()
     if isinstance(stream, Stream):
         run = run_in_memory(learner, stream, options)
     else:
         check_batches(stream)
         run = run_feed(learner, stream, options)
-    if on_failure == "raise":
+    if options.on_failure == "raise":
         raise_if_unhealthy(run.history)
     return run

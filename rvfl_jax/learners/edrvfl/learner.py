@@ -64,7 +64,6 @@ from rvfl_jax.learners.edrvfl.strength import (
     Strength,
     is_of_old,
     is_random,
-    is_ridge,
     resolve_strength,
 )
 from rvfl_jax.learners.edrvfl.sums import learned_state, sums_of_rows
@@ -159,7 +158,7 @@ def edrvfl(
         solver=one_of("solver", solver, SOLVERS),
         weight_init=weight_init,
         ensemble=one_of("ensemble", ensemble, ENSEMBLES),
-        forward=not is_ridge(strength),
+        forward=not strength.vanishes,
     )
     ridge = per_layer("ridge", ridge, num_layers, minimum=0.0, strict=True)
     weight_scale = per_layer("weight_scale", weight_scale, num_layers, minimum=0.0, strict=True)

@@ -41,6 +41,11 @@ class ConstantK:
 
     k: Any
 
+    @property
+    def vanishes(self) -> bool:
+        """Whether there is known to be no forward term before anything is traced."""
+        return not is_traced(self.k) and not np.any(np.asarray(self.k))
+
 
 @partial(
     jax.tree_util.register_dataclass,
@@ -56,6 +61,11 @@ class AdaptiveK:
     sigma: Array | float
     estimator: str
     reuse_k: bool
+
+    @property
+    def vanishes(self) -> bool:
+        """See `ConstantK`; never."""
+        return False
 
 
 Strength = ConstantK | AdaptiveK
@@ -123,9 +133,7 @@ def resolve_strength(k: Strength | Array | float, num_layers: int) -> Strength:
 
 def is_ridge(strength: Strength) -> bool:
     """Whether the forward term is known to vanish before anything is traced."""
-    if isinstance(strength, AdaptiveK) or is_traced(strength.k):
-        return False
-    return not np.any(np.asarray(strength.k))
+    return strength.vanishes
 
 
 def is_random(strength: Strength) -> bool:
