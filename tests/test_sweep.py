@@ -270,7 +270,7 @@ def test_labelled_arrays(stream):
     points = rvfl_jax.random_points({"k": (0.1, 10), "ridge": (0.01, 1)}, 3, seed=0)
     assert all(0.1 <= p["k"] <= 10 and 0.01 <= p["ridge"] <= 1 for p in points)
     data = rvfl_jax.sweep(make, stream, points, key=KEY, test=TEST).to_xarray()
-    assert dict(data.sizes) == {"point": 3, "batch": 9, "learner": 2, "look": 2, "task": 2}
+    assert dict(data.sizes) == {"point": 3, "batch": 9, "learner": 2, "evaluation": 2, "task": 2}
     np.testing.assert_allclose(data["ridge"], [p["ridge"] for p in points])
     grid = {"ridge": [0.1, 1.0], "k": [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]}
     labelled = rvfl_jax.sweep(make, stream, grid, key=KEY).to_xarray()

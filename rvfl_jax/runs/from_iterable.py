@@ -39,7 +39,7 @@ class Course(NamedTuple):
     Attributes:
         known: labels with a column from the beginning, or None.
         num_classes: m.
-        every: batches from one look at the test set to the next; None for never.
+        every: batches from one evaluation to the next; None for never.
         test: rows and columns of the test set, or None.
         expert: (L, n, m) test scores of the expert, or None.
         upcoming: (b', s) inputs announced to the last batch, or None.
@@ -165,8 +165,8 @@ def _about(learner: Learner, feed: Feed, course: Course, options: RunOptions) ->
 
 def _skip(feed: Feed, reader: Reader, journal: Journal) -> None:
     """Read what the journal holds; ValueError if it is not what was learned."""
-    told = reader.ask(feed.skip, journal.done).result()
-    if told != journal.digest:
+    found = reader.ask(feed.skip, journal.done).result()
+    if found != journal.digest:
         raise ValueError(
             f"{journal.path}: expected the {journal.done} batches learned already, and then"
             " what was announced to them, batch or end, got others"

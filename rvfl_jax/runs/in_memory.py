@@ -42,7 +42,7 @@ class Course(NamedTuple):
         batches: T of them, and one more if it is to be announced.
         rows: (T,) of each batch.
         num_classes: m.
-        schedule: (T,) where the test set is looked at; None for never.
+        schedule: (T,) after which batches the test set is evaluated; None for never.
         test: rows and columns of the test set, or None.
         about: what the run depends on.
         journal: where it is kept, or None.
@@ -65,8 +65,8 @@ def run_in_memory(learner: Learner, stream: Stream, options: RunOptions) -> Run:
         test = _test_set(learner, state, stream, course, options)
         columns = None
         if course.schedule is not None:
-            met_by = columns_seen(columns_known(learner, state), stream.y, stream.weight)
-            columns = np.where(course.schedule, met_by, 0)
+            seen_by = columns_seen(columns_known(learner, state), stream.y, stream.weight)
+            columns = np.where(course.schedule, seen_by, 0)
         final, record = _learn(learner, state, course, columns, test, options)
         jax.block_until_ready(final)
     record = jax.tree.map(fetch, record)
@@ -141,7 +141,7 @@ def _about(learner: Learner, stream: Stream, m: int, options: RunOptions) -> Pro
 def _test_set(
     learner: Learner, state: State, stream: Stream, course: Course, options: RunOptions
 ) -> HeldOut | None:
-    """The test set, if it is to be looked at, with what the expert says of it."""
+    """The test set, if it is to be evaluated, with the scores of the expert."""
     if course.test is None or course.schedule is None:
         return None
     m, scores = course.num_classes, options.expert
@@ -234,7 +234,7 @@ def _deferred(
     test: HeldOut | None,
     options: RunOptions,
 ) -> tuple[State, StepRecord]:
-    """Decide only where the test set is looked at, and at the end."""
+    """Decide only where the test set is evaluated, and at the end."""
     T = len(course.rows)
     plan = plan_blocks(columns, T, course.batches.X.shape[1])
     final, blocks = on_devices(

@@ -22,7 +22,7 @@ SCHEDULES = ("batch", "task", "never")
 
 
 def schedule_of(evaluate: str | int, task_ends: np.ndarray, T: int) -> np.ndarray | None:
-    """(T,) batches after which the test set is looked at; None for never."""
+    """(T,) batches after which the test set is evaluated; None for never."""
     if evaluate == "never":
         return None
     if evaluate == "batch":
@@ -41,7 +41,7 @@ def schedule_of(evaluate: str | int, task_ends: np.ndarray, T: int) -> np.ndarra
 
 
 def batches_of(stream: Stream, boundaries: str) -> Batches:
-    """What a learner is told of a stream; of the ends of tasks only where they are "given"."""
+    """What a learner sees of a stream; the ends of tasks only where they are "given"."""
     ends = None
     if boundaries == "given":
         ends = np.zeros(stream.num_batches, bool)

@@ -112,18 +112,19 @@ def export_model(model: EdRVFLBase, path: str | Path, options: ExportOptions) ->
         >>> model = EdRVFLClassifier(random_state=0).fit(X, y)
         >>> export_model(model, "digits.npz", batch_size=64)
 
-    See `rvfl_jax.serving` for how it is read. A batch held back counts as learned.
+    See `rvfl_jax.serving` for how the file is read. A batch that the model holds back for the
+    next (`lookahead="hold"`) counts as learned.
 
     Args:
         model: fitted `EdRVFLClassifier`, whose labels are numbers or strings, or
             `EdRVFLRegressor`.
-        path: of the file, customarily `.npz`; one that is there is replaced in one move.
-        batch_size: rows of each call; None for any number from 1.
-        mean: (s,) what inputs are standardised with: X is taken as (X - mean) / scale, in the
-            precision of the model; None for 0, or for what a model with `scale="first"` keeps.
-        scale: (s,) above 0; None for 1.
-        columns: s names of the features; None for those the model was fitted with.
-        platforms: of "cpu", "cuda", "rocm" and "tpu", where the file is to run.
+        path: of the file, customarily ending in `.npz`; an existing file is replaced atomically.
+        batch_size: number of rows of every call; None for any number from 1.
+        mean: (s,) means that inputs are standardised with, (X - mean) / scale in the precision
+            of the model; None for 0, or for those that a model with `scale="first"` keeps.
+        scale: (s,) standard deviations, above 0; None for 1, or as for `mean`.
+        columns: s names of the features; None for those that the model was fitted with.
+        platforms: where the file is to run, some of "cpu", "cuda", "rocm" and "tpu".
 
     Raises:
         ValueError: on a model that is not fitted, or any argument out of range; nothing is
@@ -158,17 +159,17 @@ def export_learner(  # noqa: D417
 
     Args:
         learner: the method.
-        state: what it has learned; the precision is double if any of its numbers is. Probabilities
-            come out in it, too.
+        state: what it has learned. If any of its numbers is double, the file computes in double
+            precision and returns probabilities in it.
         path: see `export_model`.
         classes: labels of the leading columns, numbers or strings, such as
             `run.history.classes`; the columns after them are left out. None for 0 to m - 1.
-        num_features: s, for a learner that cannot tell it of a state.
-        batch_size: see `export_model`, as for all that follow.
-        mean: (s,).
-        scale: (s,).
-        columns: s names.
-        platforms: where the file is to run.
+        num_features: s; needed only where the learner cannot read it from a state.
+        batch_size: see `export_model`.
+        mean: see `export_model`; None for 0.
+        scale: see `export_model`; None for 1.
+        columns: see `export_model`; None for no names.
+        platforms: see `export_model`.
 
     Raises:
         ValueError, OSError: see `export_model`.
@@ -251,7 +252,7 @@ def _in_buckets(program: Callable[[Array], Array], X: Array, most: int) -> Array
 
     fitting = jnp.sum(jnp.asarray(rest) > np.array(sizes[:-1], int))
     ended = jax.lax.switch(fitting, [padded(size) for size in sizes], X[full * most :])
-    # One block more than are looked at: JAX does not know that there is one.
+    # One block more than are read: JAX does not know that there is one.
     blocks = _resized(X, (full + 1) * most).reshape(full + 1, most, width)
     answers = jnp.zeros((full + 1, most, ended.shape[1]), ended.dtype)
     answers = jax.lax.fori_loop(

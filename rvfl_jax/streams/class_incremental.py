@@ -63,19 +63,18 @@ def class_incremental_stream(X: Any, y: Any, options: CutOptions) -> Stream:  # 
         y: (n,) labels of any hashable kind; integral floats count as integers.
         num_tasks: Q, at most the number of classes.
         num_batches: T >= Q, over the whole stream.
-        seed: of the order and of the shuffles.
-        order: what the seed shuffles beside rows. "classes": which classes make a task, and
+        seed: seed of the order of classes and of the shuffles.
+        order: what the seed shuffles besides rows. "classes": which classes make a task, and
             so the tasks; "tasks": only the order of tasks, whose classes are neighbours
             among the sorted labels (the paper's protocol); "none": neither.
-        class_order: all labels, in the order in which tasks bring them; stands in for
-            `order`.
-        task_sizes: (Q,) classes of each task; as equal as possible when None, the larger
+        class_order: all labels, in the order in which tasks bring them; replaces `order`.
+        task_sizes: (Q,) number of classes of each task; as equal as possible when None, the larger
             tasks first.
         blur: 0 .. 1, half-width of the mixing zone around each boundary in units of a task.
         batch_size: rows to pad every batch to; the longest batch when None.
 
     Returns:
-        Stream with columns in order of first appearance.
+        A `Stream` whose columns are in order of first appearance.
 
     Raises:
         ValueError: on empty, non-finite or misshapen data, labels that cannot be classes,

@@ -73,24 +73,24 @@ def sweep(  # noqa: D417
             `random_points` draws, which become the axis "point". Values are numbers, or one
             array of numbers a layer. The name "seed" is not handed to `make_learner`: its
             integers give each configuration the key `jax.random.fold_in(key, seed)`. Values
-            that are no numbers (activations, solvers) cost one program each.
+            that are not numbers (activations, solvers) cost one program each.
         key: PRNG key of the random features.
         test: (X, y) with labels in the stream's own terms, or None.
-        evaluate: when to look at the test set, as in `run_stream`; "task" looks at all of them
-            where a task of any of the streams ends.
+        evaluate: when to evaluate the test set, as in `run_stream`; "task" evaluates all
+            configurations where a task of any of the streams ends.
         precision: "double" or "single".
         num_classes: m, the designed capacity; the classes of the stream when None.
         boundaries: as in `run_stream`.
-        constants: names whose numbers are handed to `make_learner` as they are, one program
-            each.
-        max_bytes: larger grids run in chunks that need about so much beside the data.
+        constants: names whose numbers are passed to `make_learner` untraced, at the cost of one
+            program for each value.
+        max_bytes: memory for one chunk of configurations beside the data, about; larger grids
+            run in several chunks.
         mesh: devices that share the configurations; every device runs its own part.
         progress: True for a progress bar, or a function of (configurations done, all).
 
     Returns:
-        `Sweep`: labelled arrays, and the best configuration by what the learner lost on each
-        batch before it learned it. States are not kept: run the best one again, which costs
-        one run.
+        A `Sweep`: labelled arrays, and the best configuration by prequential loss. States are not
+        kept; to have one, run the best configuration again.
 
     Raises:
         ValueError: on unusable input or values out of range, before anything is compiled.
@@ -165,10 +165,10 @@ def _word(value: Any) -> Any:
 
 
 def _schedule(evaluate: str | int, streams: list[Stream], T: int) -> np.ndarray | None:
-    """One schedule for all, since a look that only some take would cost all of them."""
+    """One schedule for all, since an evaluation that only some need would cost all of them."""
     each = [schedule_of(evaluate, one.task_ends, T) for one in streams]
-    looks = [one for one in each if one is not None]
-    return np.any(looks, axis=0) if looks else None
+    wanted = [one for one in each if one is not None]
+    return np.any(wanted, axis=0) if wanted else None
 
 
 def _check_streams(streams: list[Stream]) -> None:
