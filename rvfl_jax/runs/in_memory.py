@@ -8,8 +8,7 @@ import numpy as np
 from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Learner, State, Stream
-from rvfl_jax.files.provenance import Provenance, digest_of, fingerprint, provenance
-from rvfl_jax.linalg.precision import precision_scope
+from rvfl_jax.files.provenance import Provenance, digest_of, fingerprint
 from rvfl_jax.runs.deferred import BlockRecord, plan_blocks, run_blocks, scan_blocks
 from rvfl_jax.runs.evaluation import HeldOut, columns_seen, worth_following
 from rvfl_jax.runs.expert import reference_scores
@@ -60,7 +59,7 @@ class Course(NamedTuple):
 def run_in_memory(learner: Learner, stream: Stream, options: RunOptions) -> Run:
     """Run a learner along a stream; see `run_stream`."""
     course = _course(learner, stream, options)
-    with precision_scope(options.precision):
+    with options.arithmetic():
         state = start_state(learner, options, stream.X.shape[-1], course.num_classes)
         test = _test_set(learner, state, stream, course, options)
         columns = None
@@ -90,7 +89,7 @@ def _course(learner: Learner, stream: Stream, options: RunOptions) -> Course:
     test = None if options.test is None else encode_test(options.test, stream.classes, s)
     check_expert(options.expert, test, m)
     if options.state is not None:
-        check_state(learner, options.state, options.key, s, m)
+        check_state(learner, options, s, m)
     _check_one_program(options)
     about = _about(learner, stream, m, options)
     journal = options.keeping.journal(
@@ -124,11 +123,9 @@ def _about(learner: Learner, stream: Stream, m: int, options: RunOptions) -> Pro
     state, rows, mesh = options.state, options.lookahead, options.mesh
     # Only where it is asked for, as records of before know nothing of it.
     more = {} if options.boundaries == "none" else {"boundaries": options.boundaries}
-    return provenance(
+    return options.about(
         learner,
         fingerprint(stream),
-        options.key,
-        options.precision,
         num_classes=m,
         guesses=options.guesses,
         state=None if state is None else digest_of(state),

@@ -1,6 +1,7 @@
 """What a run is asked for, as one object that travels."""
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rvfl_jax.core.checks import one_of, positive_int, prng_key
-from rvfl_jax.core.types import Array, Boundaries, Evaluate, Layout, Precision, State
+from rvfl_jax.core.types import Array, Boundaries, Evaluate, Layout, Learner, Precision, State
+from rvfl_jax.files.provenance import Provenance, provenance
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.runs.resumable import Keeping
 from rvfl_jax.runs.sharding import LAYOUTS, as_auto
 
@@ -51,6 +54,14 @@ class RunOptions:
     def in_chunks(self) -> bool:
         """Whether the run is more than one program."""
         return self.chunk_size is not None or self.keeping.in_chunks
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """The precision of the run, as a context that all of it computes in."""
+        return precision_scope(self.precision)
+
+    def about(self, learner: Learner, data: Any, **more: Any) -> Provenance:
+        """What the run depends on: `data`, a fingerprint of the stream, and whatever is named."""
+        return provenance(learner, data, self.key, self.precision, **more)
 
     def checked(self) -> "RunOptions":
         """The same in plain kinds; ValueError on what is wrong whatever the stream."""
