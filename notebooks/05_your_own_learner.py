@@ -197,7 +197,7 @@ learners = {
 }
 comparison = rvfl_jax.compare(learners, of_seed, seeds=3, test=test)
 for name, style in comparison.styles.items():
-    print(name, style.told())
+    print(name, style.summary())
 
 # %%
 figure = plots.comparison_figure(comparison)

@@ -23,12 +23,12 @@ def accuracy_matrix(R: Any) -> np.ndarray:
     """R as a float (Q, Q) array; ragged lower-triangular rows are filled with NaN.
 
     Raises:
-        ValueError: if there are more or fewer than Q entries in a full row.
+        ValueError: on a row q (from 0) that has neither Q nor q + 1 entries.
     """
     if isinstance(R, Mapping):
-        told = f"R[{next(iter(R))!r}]" if R else "a run with a test set and task ends, whose R has"
+        such = f"R[{next(iter(R))!r}]" if R else "a run with a test set and task ends, whose R has"
         raise ValueError(
-            f"R: expected the matrix of one protocol, such as {told}, got"
+            f"R: expected the matrix of one protocol, such as {such}, got"
             f" {f'those of {len(R)} protocols' if R else 'none'}"
         )
     rows = [np.asarray(row, dtype=float) for row in R]
@@ -78,7 +78,7 @@ def forgetting(R: Any) -> np.ndarray:
 
 
 def incremental_accuracy(R: Any, task_rows: Sequence[int] | np.ndarray) -> np.ndarray:
-    """(Q,) accuracy on all classes so far after each task; its mean is A-bar, its last A_B.
+    """(Q,) accuracy on all classes so far after each task; its mean is A-bar, its last entry A_B.
 
     Args:
         R: (Q, Q).
@@ -94,10 +94,10 @@ def cumulative_regret(regret: Any) -> np.ndarray:
 
 
 def is_chosen(probabilities: Array, y: Array, allowed: Array | None = None) -> Array:
-    """Whether column y is the first of the largest among the allowed ones.
+    """Whether the largest entry among the allowed columns, the first of several, is in column y.
 
-    Says what argmax would, in one pass of comparisons, which compilers vectorise; a row
-    that is not a number chooses nothing.
+    It agrees with argmax, in one pass of comparisons, which compilers vectorise; in a row with
+    NaN no column is chosen.
 
     Args:
         probabilities: (..., n, m) probabilities or scores.
@@ -118,7 +118,7 @@ def is_chosen(probabilities: Array, y: Array, allowed: Array | None = None) -> A
 
 
 def accuracy(probabilities: Array, y: Array) -> Array:
-    """acc: share of rows whose largest column is theirs, eq. (33).
+    """acc: share of rows whose largest entry is in their true column, eq. (33).
 
     Args:
         probabilities: (..., n, m) probabilities or scores.
@@ -133,12 +133,12 @@ def accuracy(probabilities: Array, y: Array) -> Array:
 def protocol_hits(
     probabilities: Array, y: Array, *, class_task: Array, seen: Array
 ) -> dict[str, Array]:
-    """Which rows are right under each protocol.
+    """Which rows are classified correctly under each protocol.
 
     "class_incremental" chooses among all columns, "seen" among classes seen so far,
-    "task_aware" among the classes of the row's own task (which tells the learner what it
-    should find out), and "task_id" asks only whether the class chosen among all lies in
-    the row's task.
+    "task_aware" among the classes of the row's own task (which gives away part of
+    what the learner has to find out), and "task_id" asks only whether the class chosen among
+    all lies in the row's task.
 
     Args:
         probabilities: (n, m).

@@ -70,6 +70,15 @@ SLIPS = {
     'rvfl_jax.run_stream(learner, [], key=key, evaluate="tasks")': "tasks",
     "rvfl_jax.run_stream(learner, [], key=key).history.acuracy": 'no attribute "acuracy"',
     "rvfl_jax.run_stream(learner, [], key=key).history.k_next": None,
+    "rvfl_jax.run_stream(learner, [], key=key, evalute=1)": "evalute",
+    "rvfl_jax.run_stream(learner, [])": "key",
+    "rvfl_jax.run_stream(stream=[], learner=learner, key=key, evaluate=1)": None,
+    "rvfl_jax.sweep(lambda k: learner, [], {}, key=key, max_bites=1)": "max_bites",
+    "rvfl_jax.sweep(lambda k: learner, [], {}, key=key)": None,
+    "rvfl_jax.sweep(lambda k: k, [], {}, key=key)": None,
+    "rvfl_jax.sweep(rvfl_jax.one_hot, [], {}, key=key)": "Learner",
+    'rvfl_jax.class_incremental_stream(0, 0, num_tasks=1, num_batches=1, seed="0")': "int",
+    "rvfl_jax.export_learner(learner, 0, 'a.npz', clases=[1])": "clases",
 }
 
 
@@ -85,7 +94,7 @@ def test_a_type_checker_finds_slips(tmp_path):
         check=False,
     )
     told = {
-        int(line.split(":")[1]): line for line in done.stdout.splitlines() if "user.py:" in line
+        int(line.split(":")[1]): line for line in done.stdout.splitlines() if ": error:" in line
     }
     assert set(told) == {len(lines) + i for i, slip in enumerate(SLIPS.values(), start=1) if slip}
     for number, slip in enumerate(SLIPS.values(), start=len(lines) + 1):

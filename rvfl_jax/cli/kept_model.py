@@ -76,7 +76,7 @@ class KeptModel(NamedTuple):
         return labels
 
     def known(self) -> Mapping[str, Any]:
-        """Classes met so far, by their text and by that which a table has for it.
+        """Classes seen so far, by their text and by the text that a table has for them.
 
         Earlier releases learned "0.0" where tables say "0" now.
         """

@@ -96,7 +96,7 @@ examples:
     "export": """\
 examples:
   rvfl-jax export flowers/ --out flowers.npz
-      its docstring, python -m pydoc rvfl_jax.serving, tells how to read that file
+      its docstring, python -m pydoc rvfl_jax.serving, says how to read that file
   rvfl-jax export flowers/ --out flowers.npz --batch-size 64 --force
       calls of 64 rows each
 """,
@@ -138,9 +138,9 @@ def build_parser() -> argparse.ArgumentParser:
         "sweep",
         help="try a grid in one program and choose without test data",
         description="Run every configuration of a grid along the stream in one compiled program,"
-        " choose by what was lost on each batch before it was learned, test the choice once,"
-        " print a table, and write sweep.json and sweep.png. Values are numbers, lin:low:high:count"
-        " or log:low:high:count.",
+        " choose by the prequential loss (of each batch before it is learned), test the choice"
+        " once, print a table, and write sweep.json and sweep.png. Values are numbers,"
+        " lin:low:high:count or log:low:high:count.",
         epilog=SWEEP_EXAMPLES,
         formatter_class=_Formatter,
     )
@@ -173,7 +173,7 @@ def _add_model_commands(commands: Any) -> None:
     """fit, partial-fit, unlearn, undo, predict, evaluate, inspect and export."""
     meanings = {
         "fit": "learn a table and write a model",
-        "partial-fit": "go on learning with another table",
+        "partial-fit": "continue learning with another table",
         "unlearn": "take the rows of a table out of a model",
         "undo": "bring back the model before the last change",
         "predict": "print the label of every row of a table",
@@ -197,7 +197,12 @@ def _add_model_commands(commands: Any) -> None:
             parser.add_argument("model", type=Path, help="folder that fit wrote")
         if name not in without_table:
             parser.add_argument("data", help="table, or - for standard input")
-            parser.add_argument("--batch-rows", type=int, default=1024, help="rows at once")
+            parser.add_argument(
+                "--batch-rows",
+                type=int,
+                default=1024,
+                help="number of rows learned or predicted at once",
+            )
             parser.add_argument(
                 "--label",
                 default="label" if name == "fit" else None,
@@ -210,53 +215,71 @@ def _add_model_commands(commands: Any) -> None:
                 type=float,
                 default=60.0,
                 metavar="SECONDS",
-                help="for another process that writes the model, before giving up",
+                help="how long to wait for another process that writes the model, before giving up",
             )
         if name in ("partial-fit", "unlearn"):
             parser.add_argument(
-                "--again", action="store_true", help="also a table for which that was done before"
+                "--again",
+                action="store_true",
+                help="take a table even if that was done with it before",
             )
         _OWN_OPTIONS.get(name, lambda parser: None)(parser)
 
 
 def _add_partial_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where to write (default: the model itself)"
+        "--out", type=Path, metavar="DIR", help="folder to write to (default: the model itself)"
     )
-    parser.add_argument("--force", action="store_true", help="replace a model that is in --out")
+    parser.add_argument("--force", action="store_true", help="replace an existing model in --out")
 
 
 def _add_export_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=".npz to write")
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument(
-        "--batch-size", type=int, metavar="ROWS", help="of each call (default: any number)"
+        "--out", type=Path, required=True, metavar="FILE", help="the .npz file to write"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        metavar="ROWS",
+        help="number of rows of every call (default: any number)",
     )
 
 
 def _add_predict_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=("csv", "jsonl"), default="csv", help="of the output")
     parser.add_argument(
-        "--probabilities", action="store_true", help="of every class, not of the best alone"
+        "--format", choices=("csv", "jsonl"), default="csv", help="format of the output"
+    )
+    parser.add_argument(
+        "--probabilities",
+        action="store_true",
+        help="print the probability of every class, not only of the best",
     )
 
 
 def _add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of the model"
+        "--out", type=Path, required=True, metavar="DIR", help="folder to write the model to"
     )
-    parser.add_argument("--force", action="store_true", help="replace a model that is there")
-    parser.add_argument("--num-layers", type=int, default=2, metavar="L", help="sub-learners")
-    parser.add_argument("--num-nodes", type=int, default=256, metavar="N", help="nodes of each")
-    parser.add_argument("--ridge", type=float, default=1.0, help="lambda")
-    parser.add_argument("--k", default="0", help="forward strength, or bayes: adaptive")
+    parser.add_argument("--force", action="store_true", help="replace an existing model")
+    parser.add_argument(
+        "--num-layers", type=int, default=2, metavar="L", help="number of sub-learners"
+    )
+    parser.add_argument(
+        "--num-nodes", type=int, default=256, metavar="N", help="hidden nodes of each sub-learner"
+    )
+    parser.add_argument("--ridge", type=float, default=1.0, help="regularisation strength lambda")
+    parser.add_argument("--k", default="0", help="forward strength, or bayes for an adaptive one")
     parser.add_argument("--kappa", type=float, default=1.0, help="scale of the adaptive k")
     parser.add_argument("--sigma", type=float, default=1e-5, help="noise level of the adaptive k")
     parser.add_argument(
-        "--activation", default="relu", help="relu, leaky_relu, sigmoid, tanh or swish"
+        "--activation", default="relu", help="activation: relu, leaky_relu, sigmoid, tanh or swish"
     )
     parser.add_argument(
-        "--class-balance", type=float, default=0.0, help="0.5 to 1 where rare classes matter"
+        "--class-balance",
+        type=float,
+        default=0.0,
+        help="how far rare classes are favoured: 0 for not at all, 0.5 to 1 where they matter",
     )
     parser.add_argument(
         "--scale",
@@ -264,7 +287,7 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
         default="first",
         help="standardise features by the first --batch-rows rows, or leave them",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
 
 
 _OWN_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
@@ -295,9 +318,15 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
         help="digits, fashion-mnist, or a file: .npz, or .csv, .tsv (or .gz of these) or .parquet"
         " with a label column",
     )
-    group.add_argument("--label", default="label", help="label column of a file that is no .npz")
-    group.add_argument("--tasks", type=int, default=5, metavar="Q", help="tasks of new classes")
-    group.add_argument("--batches", type=int, default=50, metavar="T", help="in the whole stream")
+    group.add_argument(
+        "--label", default="label", help="label column of a file that is not an .npz"
+    )
+    group.add_argument(
+        "--tasks", type=int, default=5, metavar="Q", help="number of tasks, each of new classes"
+    )
+    group.add_argument(
+        "--batches", type=int, default=50, metavar="T", help="number of batches in the whole stream"
+    )
     group.add_argument(
         "--order",
         choices=("tasks", "classes", "none"),
@@ -306,25 +335,33 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
         " paper does), which classes make a task, or nothing",
     )
     group.add_argument(
-        "--blur", type=float, default=0.0, help="0 .. 1: mix rows across task boundaries"
+        "--blur", type=float, default=0.0, help="how widely rows mix across task boundaries, 0 to 1"
     )
 
 
 def _add_network_options(parser: argparse.ArgumentParser, *, ridge: bool = True) -> None:
     group = parser.add_argument_group("network")
-    group.add_argument("--num-layers", type=int, default=3, metavar="L", help="sub-learners")
-    group.add_argument("--num-nodes", type=int, default=128, metavar="N", help="nodes of each")
-    if ridge:
-        group.add_argument("--ridge", type=float, default=0.1, help="lambda")
     group.add_argument(
-        "--activation", default="relu", help="relu, leaky_relu, sigmoid, tanh or swish"
+        "--num-layers", type=int, default=3, metavar="L", help="number of sub-learners"
     )
-    group.add_argument("--weight-init", default="lecun_uniform", help="of the random weights")
+    group.add_argument(
+        "--num-nodes", type=int, default=128, metavar="N", help="hidden nodes of each sub-learner"
+    )
+    if ridge:
+        group.add_argument(
+            "--ridge", type=float, default=0.1, help="regularisation strength lambda"
+        )
+    group.add_argument(
+        "--activation", default="relu", help="activation: relu, leaky_relu, sigmoid, tanh or swish"
+    )
+    group.add_argument(
+        "--weight-init", default="lecun_uniform", help="distribution of the random weights"
+    )
     group.add_argument(
         "--ensemble",
         choices=("mean", "median"),
         default="mean",
-        help="of the sub-learners' outputs",
+        help="how the sub-learners' outputs are combined",
     )
 
 
@@ -338,7 +375,7 @@ def _add_style_options(parser: argparse.ArgumentParser) -> None:
         f" other methods: {', '.join(REGISTERED)}",
     )
     group.add_argument(
-        "--k", type=float, nargs="+", default=(), help="also -kF with each of these strengths"
+        "--k", type=float, nargs="+", default=(), help="run -kF with each of these strengths, too"
     )
     group.add_argument("--kappa", type=float, default=1.0, help="scale of the adaptive k")
     group.add_argument("--sigma", type=float, default=1e-5, help="noise level of the adaptive k")
@@ -347,18 +384,18 @@ def _add_style_options(parser: argparse.ArgumentParser) -> None:
         choices=("inverse_trace", "trace", "random_diagonal", "random_variance"),
         default="inverse_trace",
         metavar="NAME",
-        help="of the adaptive k: %(choices)s",
+        help="estimator of the adaptive k: %(choices)s",
     )
     group.add_argument(
         "--reuse-k",
         action="store_true",
-        help="take out the forward term that was added, not one estimated anew",
+        help="take out the forward term with the strength that it was added with",
     )
     group.add_argument(
         "--cold-start",
         choices=("exact", "paper"),
         default="exact",
-        help="paper: the Gram matrix of batch 1 never enters",
+        help="with paper, the Gram matrix of batch 1 never enters",
     )
 
 
@@ -367,26 +404,31 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seeds",
         type=int,
-        help="how many; 5, or 1 from 10,000 training rows on (default: by size)",
+        help="number of seeds (default: 5, or 1 from 10,000 training rows on)",
         default=argparse.SUPPRESS,
     )
     group.add_argument(
         "--solver",
         choices=("auto", "covariance", "information"),
         default="auto",
-        help="auto: the cheaper one",
+        help="algebraic form of the update; auto takes the cheaper one",
     )
     group.add_argument(
-        "--evaluate", default="batch", help="test at every batch, task end (task), or every E"
+        "--evaluate",
+        default="batch",
+        help="when to evaluate the test set: after each batch, each task, or every E batches",
     )
     group.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="keep in this folder what is done"
+        "--checkpoint", type=Path, metavar="DIR", help="folder to keep finished work in"
     )
     group.add_argument(
-        "--resume", action="store_true", help="go on with what --checkpoint holds, if anything"
+        "--resume", action="store_true", help="continue with what --checkpoint holds, if anything"
     )
     group.add_argument(
-        "--every", type=int, metavar="BATCHES", help="between two checkpoints (about 20 a run)"
+        "--every",
+        type=int,
+        metavar="BATCHES",
+        help="number of batches between two checkpoints (default: about 20 checkpoints a run)",
     )
     _add_output_options(group)
 
@@ -410,17 +452,21 @@ def _add_sweep_options(parser: argparse.ArgumentParser) -> None:
         "--ridge",
         type=_values,
         nargs="+",
-        help="lambda (default: 0.1)",
+        help="regularisation strengths lambda (default: 0.1)",
         default=argparse.SUPPRESS,
     )
-    group.add_argument("--seeds", type=int, default=3, help="networks for every configuration")
-    group.add_argument("--orders", type=int, default=1, help="task orders for every configuration")
+    group.add_argument(
+        "--seeds", type=int, default=3, help="number of networks for every configuration"
+    )
+    group.add_argument(
+        "--orders", type=int, default=1, help="number of task orders for every configuration"
+    )
     group = parser.add_argument_group("run")
     group.add_argument(
         "--criterion",
         choices=("prequential_loss", "prequential_accuracy"),
         default="prequential_loss",
-        help="what the best configuration is best by",
+        help="criterion by which the best configuration is chosen",
     )
     _add_output_options(group)
 
@@ -428,30 +474,39 @@ def _add_sweep_options(parser: argparse.ArgumentParser) -> None:
 def _add_output_options(group: Any) -> None:
     """What `run` and `sweep` ask alike."""
     group.add_argument(
-        "--precision", choices=("double", "single"), default="double", help="of all arithmetic"
+        "--precision",
+        choices=("double", "single"),
+        default="double",
+        help="precision of all arithmetic",
     )
     group.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="of the results"
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="folder of the results"
     )
-    group.add_argument("--force", action="store_true", help="replace results that are there")
-    group.add_argument("--quiet", action="store_true", help="no progress bar")
+    group.add_argument("--force", action="store_true", help="replace existing results")
+    group.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 def _add_embed_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, help="timm:NAME, hf:NAME, or resnet56:FILE.npz")
+    parser.add_argument(
+        "--model", required=True, help="the model: timm:NAME, hf:NAME, or resnet56:FILE.npz"
+    )
     parser.add_argument(
         "--images",
         required=True,
         type=Path,
         metavar="PATH",
-        help="folder of class folders or of new images, or .npz",
+        help="folder of class folders or of new images, or an .npz file",
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help=".npz to write")
-    parser.add_argument("--batch-size", type=int, default=64, help="images at once")
     parser.add_argument(
-        "--random-weights", action="store_true", help="untrained, with seed 0; to try things out"
+        "--out", required=True, type=Path, metavar="FILE", help="the .npz file to write"
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--batch-size", type=int, default=64, help="number of images at once")
+    parser.add_argument(
+        "--random-weights",
+        action="store_true",
+        help="leave the model untrained, with seed 0, to try things out",
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
 
 
 def _values(text: str) -> tuple[float, ...]:

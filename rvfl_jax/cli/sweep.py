@@ -58,10 +58,10 @@ class SweepOutcome:
     test: dict[str, float]
 
     def _summary(self) -> Summary:
-        told = self.result._summary()
+        summary = self.result._summary()
         tested = ", ".join(f"{name} {number(value)}" for name, value in self.test.items())
-        rows = [*told.rows, ("the best on the test set", cut(tested, 150))]
-        return Summary(f"{self.dataset}: {cut(told.title, 200)}", rows)
+        rows = [*summary.rows, ("the best on the test set", cut(tested, 150))]
+        return Summary(f"{self.dataset}: {cut(summary.title, 200)}", rows)
 
 
 def run_sweep(config: SweepConfig, progress: Progress | None = None) -> SweepOutcome:

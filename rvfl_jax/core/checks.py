@@ -21,7 +21,7 @@ class NumericalError(ArithmeticError):
 
 
 def is_traced(value: Any) -> bool:
-    """Whether `value` is abstract, so that its numbers cannot be looked at."""
+    """Whether `value` is abstract, so that its numbers are not known."""
     return isinstance(value, jax.core.Tracer)
 
 
@@ -55,7 +55,7 @@ def one_of(name: str, value: Any, choices: Iterable[Word]) -> Word:
 
 
 def per_layer(name: str, value: Any, num_layers: int, *, minimum: float, strict: bool) -> Any:
-    """A scalar or one number a layer, in range wherever it can be looked at.
+    """A scalar or one number a layer, in range wherever its value is known.
 
     Returns a list as an array and anything else unchanged, so that Python floats stay
     weakly typed and traced values stay traced.
@@ -80,7 +80,7 @@ def per_layer(name: str, value: Any, num_layers: int, *, minimum: float, strict:
 def scalar(
     name: str, value: Any, *, minimum: float, maximum: float = math.inf, strict: bool = False
 ) -> Any:
-    """One number in range wherever it can be looked at, as a float; a traced one unchanged.
+    """One number in range wherever its value is known, as a float; a traced one unchanged.
 
     Raises:
         ValueError: on anything else; with `strict` also on `minimum` itself.
@@ -105,11 +105,11 @@ def _are_numbers(value: Any) -> bool:
 
 
 def check_ridge(state: Any, ridge: Any) -> None:
-    """ValueError unless a state was learned with this lambda, where both can be looked at."""
-    told = getattr(state, "ridge", None)
-    if told is None or is_traced(ridge) or is_traced(told):
+    """ValueError unless a state was learned with this lambda, where both are known."""
+    kept = getattr(state, "ridge", None)
+    if kept is None or is_traced(ridge) or is_traced(kept):
         return
-    learned, given = np.asarray(told), np.asarray(ridge, dtype=float)
+    learned, given = np.asarray(kept), np.asarray(ridge, dtype=float)
     # As near as single precision tells.
     if not np.allclose(given, learned, rtol=1e-6, atol=0):
         raise ValueError(

@@ -42,7 +42,7 @@ Lookahead = Literal["hold", "none"]
 Scale = Literal["none", "first"]
 ReadoutName = Literal["ridge", "discriminant", "nearest_mean"]
 Criterion = Literal["prequential_loss", "prequential_accuracy"]
-# How a test set is looked at; see `rvfl_jax.metrics.protocol_hits`.
+# How guesses on a test set are judged; see `rvfl_jax.metrics.protocol_hits`.
 Protocol = Literal["class_incremental", "seen", "task_aware", "task_id"]
 
 Array = jax.Array
@@ -56,13 +56,14 @@ NO_EXTRAS: dict[str, Any] = {}
 @portable
 @in_brief
 class StepInfo(NamedTuple):
-    """What a person may want to see of one step; no later step needs it.
+    """Diagnostics of one step, for people; no later step needs them.
 
     Attributes:
         guess_scores: (L, b, m) raw scores of the incoming batch, from what was learned before
-            it; or (b, m) of a method without sub-learners. `Learner.combine` makes the guess.
-        healthy: scalar or (L,), False where input or arithmetic was not finite or what was
-            learned is lost to rounding.
+            it; (b, m) for a method without sub-learners. `Learner.combine` turns them into
+            the guess.
+        healthy: scalar or (L,), False where input or arithmetic was not finite, or what was
+            learned has been lost to rounding.
         extras: the method's own figures by name, each a scalar or (L,). `run_stream` keeps them
             for every batch.
     """
@@ -93,7 +94,7 @@ class Step(Interface):
         weight_t: Any = None,
         weight_next: Any = None,
     ) -> tuple[State, StepInfo]:
-        """The state after it, and what the step tells."""
+        """The state after it, and what may be worth seeing of the step."""
         ...
 
 
@@ -227,7 +228,7 @@ class StreamForm(NamedTuple):
         deferred: for streams on which decisions are rarely wanted; None where a method
             has to decide at every batch.
         read_leading: `(carry, Z, columns) -> (L, n, columns)` raw scores of the leading
-            columns, a static number, for methods that give classes never met the score 0
+            columns, a static number, for methods that give classes never seen the score 0
             (unless they began from a readout that knows them); None for all others.
         follow: for small batches and many classes, where the scores of a test set change by
             little at each step; None where a method has no such form.
@@ -281,35 +282,36 @@ class Recipe:
 class Learner:
     """A method as pure functions, and a pytree of the numbers in its configuration.
 
-    Handed to a compiled function it is traced: its numbers are leaves, and all else is part of
-    the structure. Two learners of one design so run one program, whatever their lambda and k,
-    and are equal if their numbers are, in kind and value. One that was put together by hand, was
-    changed by `dataclasses.replace`, or has an option that may change (a lambda, an object with
-    state) has no leaves and is equal to itself alone. k is no leaf where it is known to be 0.
+    As an argument of a compiled function it is traced: its numbers are leaves, and all else is
+    part of the structure. Learners that differ in numbers only (lambda, k) therefore share one
+    compiled program; they are equal if their numbers are equal in type and value. A learner put
+    together by hand, changed by `dataclasses.replace`, or made with an option whose value may
+    change (a lambda, an object with state) has no leaves and is equal only to itself. k is not a
+    leaf where it is known to be 0.
 
-    It can be pickled where its functions are found by their names: options such as a lambda
-    cannot be sent to another process.
+    A learner can be pickled if its functions can be imported by name, which excludes options such
+    as a lambda.
 
     Attributes:
         init: `(key, num_features, num_classes) -> state`.
         step: `(state, X_t, Y_t, X_next, *, weight_t=None, weight_next=None)
             -> (state, info)`.
         predict: `(state, X) -> (n, m)` ensemble probabilities.
-        scores: `(state, X) -> (L, n, m)` raw scores of every sub-learner; (n, m) of a method
-            without any.
-        combine: such scores -> (n, m) ensemble probabilities.
+        scores: `(state, X) -> (L, n, m)` raw scores of every sub-learner; (n, m) for a method
+            without sub-learners.
+        combine: `scores (L, n, m) -> (n, m)` ensemble probabilities.
         stream: the same step in the form that `run_stream` scans.
-        fit_offline: `(state, X, Y, weight) -> state`, the hindsight expert with the same
-            random features; None where a method has none.
+        fit_offline: `(state, X, Y, weight) -> state`, the offline expert with the same
+            random features; None for a method without one.
         consolidate: `state -> state`, called where a task ends if a run says
             `boundaries="given"`; `keep_state` for methods that need none.
-        loss: `(scores (L, b, m), targets (b, m)) -> (b,)`, by which guesses are judged before
-            their batch is learned: the prequential loss. The squared error of the mean scores for
-            methods whose scores estimate the targets.
+        loss: `(scores (L, b, m), targets (b, m)) -> (b,)`, the prequential loss, of the guesses on
+            a batch before it is learned; squared error of the mean scores for methods whose
+            scores estimate the targets.
         description: the method and its configuration in words, for records.
-        recipe: how it was made; None for one put together by hand.
-        origin: which call makes it again in another process; None for one put together by hand.
-        own_programs: what was compiled for it alone, freed with it; none where it has a recipe.
+        recipe: how it was made; None if it was put together by hand.
+        origin: the call that makes it again in another process; None if put together by hand.
+        own_programs: programs compiled for it alone and freed with it; none if it has a recipe.
     """
 
     init: Init
@@ -327,14 +329,14 @@ class Learner:
     own_programs: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
-        """The numbers, and all else."""
+        """For JAX: the numbers as leaves, and all else as structure."""
         if self.recipe is None:
             return (), self
         return (self.recipe.numbers,), replace(self.recipe, numbers=None)
 
     @classmethod
     def tree_unflatten(cls, rest: Any, children: tuple[Any, ...]) -> "Learner":
-        """The learner with these numbers, which may be anything."""
+        """For JAX: the learner with these leaves, which may be anything."""
         return rest.make(rest.options, *children) if isinstance(rest, Recipe) else rest
 
     def __copy__(self) -> "Learner":
@@ -407,22 +409,22 @@ class Stream(NamedTuple):
 
     @property
     def num_batches(self) -> int:
-        """T."""
+        """T, the number of batches."""
         return self.X.shape[0]
 
     @property
     def num_tasks(self) -> int:
-        """Q."""
+        """Q, the number of tasks."""
         return int(self.class_task.max()) + 1
 
     @property
     def num_rows(self) -> int:
-        """Rows of positive weight in the whole stream."""
+        """Number of rows of positive weight in the whole stream."""
         return int((self.weight > 0).sum())
 
     @property
     def task_ends(self) -> np.ndarray:
-        """(Q,) index of the last batch of each task; -1 for a task that leads no batch."""
+        """(Q,) index of the last batch of each task; -1 if it leads none."""
         of_task = self.task[None] == np.arange(self.num_tasks)[:, None]
         last = self.num_batches - 1 - np.argmax(of_task[:, ::-1], axis=1)
         return np.where(of_task.any(axis=1), last, -1)

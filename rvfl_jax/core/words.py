@@ -21,7 +21,7 @@ class Summary(NamedTuple):
     def text(self) -> str:
         """Several lines for a terminal."""
         width = max((len(name) for name, _ in self.rows), default=0)
-        lines = [f"  {name:<{width}}  {told}" for name, told in self.rows]
+        lines = [f"  {name:<{width}}  {text}" for name, text in self.rows]
         return cut("\n".join([self.title, *lines]), MOST)
 
     def html(self) -> str:
@@ -29,8 +29,8 @@ class Summary(NamedTuple):
         head = f"<tr><th colspan=2 style='text-align:left'>{escape(self.title)}</th></tr>"
         body = (
             f"<tr><td style='text-align:left'>{escape(name)}</td>"
-            f"<td style='text-align:left'>{escape(told)}</td></tr>"
-            for name, told in self.rows
+            f"<td style='text-align:left'>{escape(text)}</td></tr>"
+            for name, text in self.rows
         )
         return f"<table>{head}{''.join(body)}</table>"
 
@@ -50,24 +50,24 @@ def summarised(kind: T) -> T:
 
 
 def in_brief(kind: T) -> T:
-    """Class decorator: `repr` tells the fields, of arrays their dtype and shape, no numbers."""
+    """Class decorator: `repr` shows the fields, of arrays their dtype and shape, no numbers."""
     changed: Any = kind
     changed.__repr__ = _fields_in_brief
     return kind
 
 
-def _attempt(told: Callable[[], str], value: Any) -> str:
+def _attempt(text: Callable[[], str], value: Any) -> str:
     """Whatever an object holds, traced or put together by hand, its `repr` is no error."""
     try:
-        return told()
+        return text()
     except Exception:
         return _fields_in_brief(value)
 
 
 def _fields_in_brief(value: Any) -> str:
     names: Any = getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", ())
-    told = ", ".join(f"{name}={brief(getattr(value, name), 1)}" for name in names)
-    return cut(f"{type(value).__name__}({told})", MOST)
+    shown = ", ".join(f"{name}={brief(getattr(value, name), 1)}" for name in names)
+    return cut(f"{type(value).__name__}({shown})", MOST)
 
 
 def brief(value: Any, depth: int = 0) -> str:
@@ -91,10 +91,10 @@ def _entries(values: Mapping[Any, Any], depth: int, between: str) -> str:
     if depth > 1:
         return "..."
     items = list(values.items())
-    told = [
+    entries = [
         f"{name}{between}{brief(value, depth + 1)}" for name, value in items[: 2 * MOST_ENTRIES]
     ]
-    return ", ".join(told + ["..."] * (len(items) > 2 * MOST_ENTRIES))
+    return ", ".join(entries + ["..."] * (len(items) > 2 * MOST_ENTRIES))
 
 
 def _array(array: Any) -> str:
@@ -109,8 +109,8 @@ def _array(array: Any) -> str:
 def listed(values: Iterable[Any], most: int = MOST_ENTRIES) -> str:
     """The first few entries of a list, and how many there are."""
     entries = list(values)
-    told = ", ".join(cut(number(entry), 40) for entry in entries[:most])
-    return f"[{told}]" if len(entries) <= most else f"[{told}, ...] ({len(entries)})"
+    shown = ", ".join(cut(number(entry), 40) for entry in entries[:most])
+    return f"[{shown}]" if len(entries) <= most else f"[{shown}, ...] ({len(entries)})"
 
 
 def number(value: Any) -> str:

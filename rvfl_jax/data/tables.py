@@ -83,7 +83,7 @@ def read_parts(
         columns: features that the table must have; others are an error. Any when None.
         needs_label: whether labels are wanted, so that the column must be there.
         promptly: whether rows of standard input come out as they come in, before a part is full.
-        note: is told what is left out.
+        note: called with a sentence on what is left out.
 
     Raises:
         ValueError: on a missing, unreadable or empty file, a missing, unexpected or double

@@ -54,7 +54,7 @@ def encode_stream(
 
     "frozen" fits the encoder once, before the stream begins, on training inputs without
     their labels: those of the first batch, which a task-free learner has at hand; of the
-    first task, which needs to be told where it ends; or of the whole training set, as if
+    first task, which needs to know where it ends; or of the whole training set, as if
     unlabelled data of all tasks had been there before.
 
     "refit_per_task" is how the public code behind the paper's Fashion-MNIST figures goes: the
@@ -96,10 +96,10 @@ def encode_stream(
         for rows, features in parts:
             Z[rows] = features
         return EncodedStream(stream._replace(X=Z), encode_group, None, protocol, "each task")
-    X, told = _fitting_rows(stream, used, fit_on)
+    X, fitted_on = _fitting_rows(stream, used, fit_on)
     if max_rows is not None and positive_int("max_rows", max_rows) < len(X):
         chosen = jax.random.choice(jax.random.fold_in(key, 1), len(X), (max_rows,), replace=False)
-        X, told = X[np.asarray(chosen)], f"{max_rows} rows of {told}"
+        X, fitted_on = X[np.asarray(chosen)], f"{max_rows} rows of {fitted_on}"
     params = encoder.fit(key, X)
 
     def encode_test(X: Any) -> np.ndarray:
@@ -108,7 +108,7 @@ def encode_stream(
     features = encode_test(stream.X[used])
     Z = np.zeros((*stream.X.shape[:2], features.shape[1]), np.float32)
     Z[used] = features
-    return EncodedStream(stream._replace(X=Z), encode_test, params, protocol, told)
+    return EncodedStream(stream._replace(X=Z), encode_test, params, protocol, fitted_on)
 
 
 def _rows_of_tasks(stream: Stream, used: np.ndarray) -> list[np.ndarray]:

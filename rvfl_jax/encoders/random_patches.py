@@ -86,13 +86,7 @@ def random_patches(
         )
     if count > drawn:
         raise ValueError(f"num_filters: expected at most num_patches = {drawn}, got {count}")
-    for name, value in (
-        ("threshold", threshold),
-        ("contrast", contrast),
-        ("whitening", whitening),
-    ):
-        if not is_number(value) or value < 0:
-            raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+    _check_scales(threshold=threshold, contrast=contrast, whitening=whitening)
 
     def images(X: Any) -> Array:
         X = jnp.asarray(X, jnp.float32)
@@ -107,14 +101,8 @@ def random_patches(
         X = jnp.asarray(X, jnp.float32)
         draw, choose, some = jax.random.split(key, 3)
         patches = _normalised(_drawn_patches(draw, images(X), drawn, p), contrast)
-        mean = jnp.mean(patches, axis=0)
-        values, vectors = eigh(matmul_tn(patches - mean, patches - mean) / drawn)
-        root = jnp.sqrt(jnp.maximum(values, 0.0) + whitening)
-        whiten = matmul(vectors / root, vectors.T)
         chosen = jax.random.choice(choose, drawn, (count,), replace=False)
-        white = matmul(patches[chosen] - mean, whiten)
-        norm = jnp.linalg.norm(white, axis=1, keepdims=True)
-        filters = matmul(whiten, (white / jnp.maximum(norm, 1e-6)).T)
+        mean, filters = _whitened_filters(patches, chosen, whitening)
         width = 2 * count * g * g
         raw = RandomPatchParams(filters, matmul(mean, filters), jnp.ones(width), jnp.zeros(width))
         # A thousand rows tell mean and deviation well enough, at no cost beside the stream's.
@@ -145,6 +133,23 @@ def _image_shape(given: Sequence[int]) -> tuple[int, int, int]:
     if len(sides) not in (2, 3):
         raise ValueError(f"image_shape: expected 2 or 3 sides, got {tuple(given)!r}")
     return (*sides, 1)[:3]  # type: ignore[return-value]
+
+
+def _check_scales(**scales: Any) -> None:
+    for name, value in scales.items():
+        if not is_number(value) or value < 0:
+            raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+
+
+def _whitened_filters(patches: Array, chosen: Array, whitening: float) -> tuple[Array, Array]:
+    """(p p c,) the mean patch, and (p p c, F) whitening followed by the chosen patches."""
+    mean = jnp.mean(patches, axis=0)
+    values, vectors = eigh(matmul_tn(patches - mean, patches - mean) / len(patches))
+    root = jnp.sqrt(jnp.maximum(values, 0.0) + whitening)
+    whiten = matmul(vectors / root, vectors.T)
+    white = matmul(patches[chosen] - mean, whiten)
+    norm = jnp.linalg.norm(white, axis=1, keepdims=True)
+    return mean, matmul(whiten, (white / jnp.maximum(norm, 1e-6)).T)
 
 
 def _drawn_patches(key: Array, images: Array, count: int, p: int) -> Array:

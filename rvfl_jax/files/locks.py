@@ -41,13 +41,13 @@ def alone(path: Path, *, wait: float, waiting: Callable[[], None]) -> Iterator[N
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        end, told = time.monotonic() + wait, False
+        end, waited = time.monotonic() + wait, False
         while not try_lock(handle):
             if time.monotonic() >= end:
                 raise TimeoutError
-            if not told:
+            if not waited:
                 waiting()
-                told = True
+                waited = True
             time.sleep(PAUSE_S)
         yield
     finally:

@@ -42,7 +42,7 @@ ENSEMBLES: tuple[Ensemble, ...] = ("mean", "median")
 
 @in_brief
 class Held(NamedTuple):
-    """Carry of a learner without a stream form of its own: a state and the batch in hand."""
+    """Carry of a learner without a stream form of its own: a state and the pending batch."""
 
     state: State
     X: Array
@@ -196,7 +196,7 @@ def as_program(
 
     Under an outer jit, vmap or grad it is traced like any other function. On a float64
     state it computes in float64, also where the global setting is float32; there JAX
-    cannot work with float64 arrays, so that what people look at comes out in float32.
+    cannot work with float64 arrays, so that results for people come out in float32.
 
     Args:
         function: takes a state first, any pytree; one float64 leaf makes it float64.
@@ -231,7 +231,7 @@ def values(result: Any) -> Any:
 
 
 def info_values(result: tuple[State, StepInfo]) -> tuple[State, StepInfo]:
-    """The same for what a step tells beside its state."""
+    """The same for the `StepInfo` of a step."""
     return result[0], values(result[1])
 
 
@@ -367,7 +367,9 @@ def make_learner(
     loss: Loss = squared_error,
     description: str = "",
 ) -> Learner:
-    """A `Learner` from a plain step, which is scanned with one batch held back.
+    """Build a `Learner` from a plain step.
+
+    Along a stream one batch is held back, so that the step sees the inputs of the next.
 
     Args:
         init: `(key, num_features, num_classes) -> state`, any pytree of arrays.
@@ -375,11 +377,11 @@ def make_learner(
         scores: `(state, X) -> (n, m)`, or (L, n, m) of L sub-learners.
         combine: (L, n, m) scores, L = 1 where there are no sub-learners, to (n, m)
             probabilities; see `combiner`.
-        fit_offline: the hindsight expert, if the method has one.
-        consolidate: `state -> state`, what is to be done where a task ends.
-        loss: `(scores (L, b, m), targets) -> (b,)`, by which guesses are judged; `brier_loss` of
-            `rvfl_jax.metrics` where scores are no estimates of one-hot targets.
-        description: see `Learner`.
+        fit_offline: the offline expert, if the method has one.
+        consolidate: `state -> state`, applied where a task ends.
+        loss: `(scores (L, b, m), targets) -> (b,)`, the prequential loss; use
+            `rvfl_jax.metrics.brier_loss` where scores do not estimate one-hot targets.
+        description: the method and its configuration in words, for records.
     """
     parts: dict[str, Any] = {
         "combine": combine,

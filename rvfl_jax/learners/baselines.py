@@ -119,11 +119,11 @@ def separate_edrvfl(
     activation: ActivationName | Activation = "relu",
     weight: Array | None = None,
 ) -> Array:
-    """One expert a task, each trained on its own task alone.
+    """One expert per task, each trained on its own task alone.
 
     Args:
         W: (L, N + s, N).
-        X: (Q, n, s), one task a row, padded to one length.
+        X: (Q, n, s), the rows of each task, padded to one length.
         Y: (Q, n, m).
         ridge: lambda > 0.
         activation: as in `edrvfl`.

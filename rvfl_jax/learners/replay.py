@@ -100,5 +100,5 @@ def _replay(options: tuple[Any, ...], learning_rate: Any) -> Learner:
         return logits(state.params, X)
 
     numbers = dict(zip(("hidden", "memory", "drawn", "updates"), options, strict=True))
-    told = describe("replay", learning_rate=learning_rate, **numbers)
-    return plain_learner(init, step, scores, loss=brier_loss, description=told)
+    description = describe("replay", learning_rate=learning_rate, **numbers)
+    return plain_learner(init, step, scores, loss=brier_loss, description=description)

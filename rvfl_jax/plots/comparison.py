@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rvfl_jax.plots.style import looks, over_batches
+from rvfl_jax.plots.style import line_styles, over_batches
 
 if TYPE_CHECKING:
     from rvfl_jax.runs.comparison import Comparison, StyleResult
@@ -28,10 +28,10 @@ def comparison_figure(result: "Comparison") -> Figure:
     grid = figure.add_gridspec(2, 2, width_ratios=(3, 2))
     curve = figure.add_subplot(grid[:, 0])
     regret = figure.add_subplot(grid[0, 1] if adaptive else grid[:, 1])
-    look_of = dict(zip(result.styles, looks(), strict=False))
+    style_of = dict(zip(result.styles, line_styles(), strict=False))
     for name, style in result.styles.items():
-        _draw_accuracy(curve, name, style, look_of[name])
-    _draw_regret(regret, result.styles, look_of)
+        _draw_accuracy(curve, name, style, style_of[name])
+    _draw_regret(regret, result.styles, style_of)
     if result.offline.metrics:
         offline = float(np.mean(result.offline.metrics["accuracy_class_incremental"]))
         curve.axhline(offline, color="black", lw=1, ls=(0, (1, 2)))
@@ -44,7 +44,7 @@ def comparison_figure(result: "Comparison") -> Figure:
     axes = [curve, regret]
     if adaptive:
         axes.append(figure.add_subplot(grid[1, 1]))
-        _draw_strengths(axes[-1], adaptive, look_of)
+        _draw_strengths(axes[-1], adaptive, style_of)
     for axis in axes:
         over_batches(axis, result.task_ends)
     axes[-1].set_xlabel("batches learned")
@@ -60,41 +60,41 @@ def _mean(style: "StyleResult", name: str) -> np.ndarray:
     return np.mean([getattr(history, name) for history in style.histories], axis=0)
 
 
-def _draw_accuracy(axis: Any, name: str, style: "StyleResult", look: dict[str, Any]) -> None:
+def _draw_accuracy(axis: Any, name: str, style: "StyleResult", line_style: dict[str, Any]) -> None:
     batches = style.histories[0].evaluated + 1
     curves = [history.accuracy["class_incremental"] for history in style.histories]
-    axis.plot(batches, np.mean(curves, axis=0), label=name, **look)
+    axis.plot(batches, np.mean(curves, axis=0), label=name, **line_style)
     spread = np.stack([history.learner_accuracy for history in style.histories])
     axis.fill_between(
         batches,
         spread.min(axis=-1).mean(axis=0),
         spread.max(axis=-1).mean(axis=0),
-        color=look["color"],
+        color=line_style["color"],
         alpha=0.15,
         lw=0,
     )
 
 
 def _draw_regret(
-    axis: Any, styles: dict[str, "StyleResult"], look_of: dict[str, dict[str, Any]]
+    axis: Any, styles: dict[str, "StyleResult"], style_of: dict[str, dict[str, Any]]
 ) -> None:
     first = next(iter(styles))
     base = _mean(styles[first], "cumulative_regret")
     for name, style in styles.items():
         curve = _mean(style, "cumulative_regret") - (base if len(styles) > 1 else 0.0)
-        axis.plot(style.histories[0].evaluated + 1, curve, label=name, **look_of[name])
+        axis.plot(style.histories[0].evaluated + 1, curve, label=name, **style_of[name])
     axis.set_ylabel(f"beyond {first}'s" if len(styles) > 1 else "cumulative")
     axis.set_title(f"cumulative regret, eq. (34); {first}: {base[-1]:.3g}", fontsize="medium")
 
 
 def _draw_strengths(
-    axis: Any, adaptive: dict[str, "StyleResult"], look_of: dict[str, dict[str, Any]]
+    axis: Any, adaptive: dict[str, "StyleResult"], style_of: dict[str, dict[str, Any]]
 ) -> None:
     for name, style in adaptive.items():
         strengths = _mean(style, "k_next")[:-1]
         batches = np.arange(1, len(strengths) + 1)
         for layer, path in enumerate(strengths.T):
-            look = {**look_of[name], "lw": 1, "alpha": 0.4 + 0.6 / (layer + 1)}
-            axis.plot(batches, path, label=f"{name}, layer {layer + 1}", **look)
+            line_style = {**style_of[name], "lw": 1, "alpha": 0.4 + 0.6 / (layer + 1)}
+            axis.plot(batches, path, label=f"{name}, layer {layer + 1}", **line_style)
     axis.set(yscale="log", ylabel="forward strength $k_{t+1}$")
     axis.legend(fontsize="small")

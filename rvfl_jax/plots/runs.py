@@ -35,7 +35,7 @@ def accuracy_curve(
 ) -> Any:
     """acc(t), eq. (33), with the spread of the sub-learners.
 
-    The line is the ensemble. For "class_incremental" a box at every look at the test set, or a
+    The line is the ensemble. For "class_incremental" a box at every evaluation, or a
     band where there are many, reaches from the worst sub-learner to the best, with a line at
     their median. A run with a label, or beside others, has a band in the colour of its line.
 
@@ -46,9 +46,9 @@ def accuracy_curve(
         axes: to draw in; those of a new figure when None.
 
     Raises:
-        ValueError: if the run never looked at a test set, or on an unknown protocol.
+        ValueError: if the run was never evaluated on a test set, or on an unknown protocol.
     """
-    history = _looked(run)
+    history = _evaluated(run)
     curve = history.accuracy[one_of("protocol", protocol, history.accuracy)]
     axes = axes_or_new(axes, (7, 4.2))
     batches = history.evaluated + 1
@@ -85,7 +85,7 @@ def transfer_matrix(
     Raises:
         ValueError: if the run has no R, or on an unknown protocol.
     """
-    history = _looked(run)
+    history = _evaluated(run)
     if not history.R:
         raise ValueError("run: expected one that was evaluated at every task end, got one without")
     R = history.R[one_of("protocol", protocol, history.R)]
@@ -132,8 +132,8 @@ def strength_paths(run: Run, *, label: str | None = None, axes: Any = None) -> A
     for layer, (taken, put) in enumerate(zip(history.k_t.T, announced.T, strict=True), start=1):
         name = label_for(axes, label and f"{label}, layer {layer}", f"layer {layer}")
         (line,) = axes.plot(batches[:end], put, lw=1.2, label=name, gid=ANNOUNCED)
-        look = {"ls": "", "marker": ".", "ms": 4, "color": line.get_color()}
-        axes.plot(batches[1:], taken[1:], **look)
+        line_style = {"ls": "", "marker": ".", "ms": 4, "color": line.get_color()}
+        axes.plot(batches[1:], taken[1:], **line_style)
     drawn = [line.get_ydata() for line in axes.get_lines() if line.get_gid() == ANNOUNCED]
     every = np.concatenate([*drawn, np.ones(0)])
     spread = every.size and np.nanmin(every) > 0 and np.ptp(every) > 0
@@ -164,7 +164,7 @@ def regret_and_divergence(
     Raises:
         ValueError: if it is to be against the expert, and the run had none.
     """
-    history = _looked(run)
+    history = _evaluated(run)
     if one_of("against", against, ("labels", "expert")) == "labels":
         curves = (history.regret, "regret"), (history.kl, "KL")
     else:
@@ -232,7 +232,7 @@ def confusion_over_time(
     Raises:
         ValueError: if the run did not count, or not at one of these moments.
     """
-    history = _looked(run)
+    history = _evaluated(run)
     if not history.confusion.size:
         raise ValueError("run: expected one of run_stream(..., confusion=True), got another")
     at = _moments(history, moments)
@@ -262,10 +262,10 @@ def _entitle(axes: Any, label: str | None) -> None:
         axes.set_title(str(label))
 
 
-def _looked(run: Run) -> History:
+def _evaluated(run: Run) -> History:
     history: History = run.history
     if not len(history.evaluated):
-        raise ValueError("run: expected one that looked at a test set, got one that did not")
+        raise ValueError("run: expected one evaluated on a test set, got one that never was")
     return history
 
 
@@ -298,7 +298,7 @@ def _draw_spread(
 
 
 def _moments(history: History, moments: Sequence[int] | None) -> list[int]:
-    """Places among the looks at the test set."""
+    """Places among the evaluations."""
     if moments is None:
         ends = history.task_ends[np.isin(history.task_ends, history.evaluated)]
         batches = np.sort(ends) if len(ends) > 1 else history.evaluated
@@ -309,8 +309,8 @@ def _moments(history: History, moments: Sequence[int] | None) -> list[int]:
         if not len(batches) or not np.isin(batches, history.evaluated).all():
             raise ValueError(
                 f"moments: expected some of the {len(history.evaluated)} batches, from"
-                f" {history.evaluated[0] + 1} to {history.evaluated[-1] + 1}, after which the test"
-                f" set was looked at, got {moments!r}"
+                f" {history.evaluated[0] + 1} to {history.evaluated[-1] + 1}, after which the run"
+                f" was evaluated, got {moments!r}"
             )
     return [int(np.flatnonzero(history.evaluated == batch)[0]) for batch in batches]
 

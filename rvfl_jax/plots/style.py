@@ -13,7 +13,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("-", "--", "-.", ":")
 
 
-def looks() -> Iterator[dict[str, Any]]:
+def line_styles() -> Iterator[dict[str, Any]]:
     """Colours and dashes for one line after another."""
     for colour, dash in zip(cycle(COLOURS), cycle(DASHES), strict=False):
         yield {"color": colour, "ls": dash, "lw": 1.8}

@@ -27,7 +27,7 @@ def comparison_table(result: Comparison, title: str | None = None) -> Table:
 
     Args:
         result: of `compare`.
-        title: what was compared; told in brief when None.
+        title: of the table; data, precision and number of seeds when None.
     """
     if title is None:
         setting = result.setting

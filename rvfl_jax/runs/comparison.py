@@ -50,7 +50,7 @@ class RunSetting(NamedTuple):
     Attributes:
         evaluate, precision, boundaries: of `run_stream`.
         every: batches of a chunk, or None.
-        in_chunks: whether progress is told within a run.
+        in_chunks: whether progress is reported within a run.
     """
 
     evaluate: Evaluate | int = "batch"
@@ -87,9 +87,9 @@ class StyleResult:
             self.metrics.setdefault(name, []).append(float(value))
 
     def _summary(self) -> Summary:
-        return Summary(f"StyleResult: {self.told()}", [("metrics", ", ".join(self.metrics))])
+        return Summary(f"StyleResult: {self.summary()}", [("metrics", ", ".join(self.metrics))])
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Accuracy at the end over all seeds, in per cent."""
         values = 100 * np.array(self.metrics.get("accuracy_class_incremental", []))
         if not len(values):
@@ -101,16 +101,16 @@ class StyleResult:
 @summarised
 @dataclass(repr=False)
 class Comparison:
-    """Results of `compare`; `plots.comparison_figure` draws them, `plots.comparison_table` tells.
+    """Results of `compare`; `plots.comparison_figure` and `plots.comparison_table` show them.
 
     Attributes:
-        name: of the data.
-        learners: name of each learner to what it is.
+        name: what the data are called.
+        learners: name of each learner to its description.
         styles: the same names to their results, in the order of the table.
         offline: the offline expert's; without metrics where no learner has one.
-        stream: of the first seed.
+        stream: that of the first seed.
         setting: how the runs were made.
-        seeds: how many.
+        seeds: number of seeds.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Comparison:
 
     @property
     def rows(self) -> int:
-        """Training rows that a run learned."""
+        """Number of training rows that each run learned."""
         return self.stream.num_rows
 
     @property
@@ -141,9 +141,9 @@ class Comparison:
         )
 
     def _summary(self) -> Summary:
-        told = {**self.styles, **({OFFLINE: self.offline} if self.offline.metrics else {})}
+        results = {**self.styles, **({OFFLINE: self.offline} if self.offline.metrics else {})}
         title = f"Comparison on {self.about}, {self.seeds} seed(s)"
-        return Summary(title, [(name, style.told()) for name, style in told.items()])
+        return Summary(title, [(name, style.summary()) for name, style in results.items()])
 
 
 def compare(
@@ -166,19 +166,22 @@ def compare(
         >>> plots.comparison_figure(result).savefig("curves.png")
 
     Args:
-        learners: by the names that table and picture give them.
+        learners: name to learner; the table and the figure show these names.
         stream: one for all seeds, which then differ by the learners' key alone, or the stream of
             a seed; streams of one shape share compiled programs (see `pad_batches`).
-        seeds: how many: 0, 1, ...
-        test: (X, y) with the labels of the streams.
-        evaluate: when to look at the test set; see `run_stream`.
+        seeds: number of seeds; 0, 1, ... are run.
+        test: (X, y), with labels as in the streams.
+        evaluate: when to evaluate the test set; see `run_stream`.
         precision: "double" or "single".
-        boundaries: whether learners are told where tasks end; see `run_stream`.
-        progress: True for a bar, or a function of (batches done, batches in all).
+        boundaries: "given" lets learners `consolidate` where tasks end; see `run_stream`.
+        progress: True for a progress bar, or a function of (batches done, batches in all).
+
+    Returns:
+        A `Comparison`.
 
     Raises:
-        ValueError: on anything that cannot be run, before the first run where it can be known.
-        NumericalError: if a run's arithmetic failed.
+        ValueError: on unusable input, before the first run as far as that is possible.
+        NumericalError: if the arithmetic of a run failed.
     """
     if not learners:
         raise ValueError("learners: expected at least one, got none")
@@ -190,11 +193,11 @@ def compare(
     total = sum(each.num_batches for each in streams) * len(learners)
     with track(total, progress) as advance:
 
-        def told(label: str, done: int, total: int) -> None:
+        def report(label: str, done: int, total: int) -> None:
             del label, total
             advance(done)
 
-        return compare_cases("stream", learners, cases, setting, progress=told)
+        return compare_cases("stream", learners, cases, setting, progress=report)
 
 
 def compare_cases(

@@ -26,7 +26,7 @@ class Plan(NamedTuple):
         batches: (K, g) indices; T where a block is not full.
         last: (K,) last batch of each block.
         decide: (K,) True where a decision is wanted after the block.
-        columns: (K,) see `scan_stream`, for a look at the test set then.
+        columns: (K,) see `scan_stream`, for an evaluation after the block.
     """
 
     batches: np.ndarray
@@ -80,7 +80,7 @@ def run_blocks(
     Args:
         learner: a method with a deferred form.
         state: where to start from.
-        seen: (m,) classes met so far.
+        seen: (m,) classes seen so far.
         batches: T batches, and one more if it is to be announced.
         plan: from `plan_blocks`.
         test: the test set, or None.
@@ -93,9 +93,9 @@ def run_blocks(
     def body(carry: tuple[Any, Array], block: Plan) -> tuple[tuple[Any, Array], BlockRecord]:
         sums, seen = carry
         rows = jnp.minimum(block.batches, num_batches - 1)
-        here = (block.batches < num_batches)[:, None]
+        filled = (block.batches < num_batches)[:, None]
         X = batches.X[rows].reshape(-1, batches.X.shape[-1])
-        weight = jnp.where(here, batches.weight[rows], 0).reshape(-1)
+        weight = jnp.where(filled, batches.weight[rows], 0).reshape(-1)
         targets = jax.nn.one_hot(batches.y[rows].reshape(-1), seen.shape[0])
         sums = form.absorb(sums, X, targets, weight)
         seen = update_seen(seen, targets, weight > 0)

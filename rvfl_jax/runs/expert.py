@@ -45,6 +45,14 @@ def offline_scores(
     The expert has the random features that `learner.init(key, ...)` draws, so it is the
     reference of every run with that key and network, whatever its k, that began from no prior.
 
+    Args:
+        learner: the method; its numbers but lambda and the network do not matter.
+        stream: from `class_incremental_stream` or built by hand.
+        X_test: (n, s).
+        key: PRNG key of the random features.
+        num_classes: m, the designed capacity; the classes of the stream when None.
+        precision: "double" or "single".
+
     Raises:
         ValueError: if the method has no offline counterpart, or on unusable data.
     """

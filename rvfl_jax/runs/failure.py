@@ -1,4 +1,4 @@
-"""Numerical failure, told on the host: where it happened and what helps."""
+"""Numerical failure, reported on the host: where it happened and what helps."""
 
 from typing import TYPE_CHECKING
 

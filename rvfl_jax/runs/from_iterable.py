@@ -10,8 +10,7 @@ from rvfl_jax.core.checks import positive_int
 from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Learner
-from rvfl_jax.files.provenance import Provenance, digest_of, provenance
-from rvfl_jax.linalg.precision import precision_scope
+from rvfl_jax.files.provenance import Provenance, digest_of
 from rvfl_jax.runs.history import Run, build_history
 from rvfl_jax.runs.inputs import (
     capacity_of,
@@ -39,7 +38,7 @@ class Course(NamedTuple):
     Attributes:
         known: labels with a column from the beginning, or None.
         num_classes: m.
-        every: batches from one look at the test set to the next; None for never.
+        every: batches from one evaluation to the next; None for never.
         test: rows and columns of the test set, or None.
         expert: (L, n, m) test scores of the expert, or None.
         upcoming: (b', s) inputs announced to the last batch, or None.
@@ -101,7 +100,7 @@ def _checked(learner: Learner, feed: Feed, course: Course, options: RunOptions) 
         test = encode_test(options.test, as_array(course.known or []), s)
     check_expert(options.expert, test, m)
     if options.state is not None:
-        check_state(learner, options.state, options.key, s, m)
+        check_state(learner, options, s, m)
     upcoming = None
     if options.lookahead is not None:
         upcoming = check_features("lookahead", options.lookahead, s)
@@ -121,7 +120,7 @@ def _run(learner: Learner, feed: Feed, reader: Reader, course: Course, options: 
     if journal is not None and journal.done:
         _skip(feed, reader, journal)
     m, test = course.num_classes, None
-    with precision_scope(options.precision):
+    with options.arithmetic():
         state = start_state(learner, options, feed.num_features, m)
         if course.test is not None and course.every is not None:
             one_task = np.zeros(m if course.known is None else len(course.known), np.int32)
@@ -150,11 +149,9 @@ def _run(learner: Learner, feed: Feed, reader: Reader, course: Course, options: 
 
 def _about(learner: Learner, feed: Feed, course: Course, options: RunOptions) -> Provenance:
     known, state, upcoming = course.known, options.state, course.upcoming
-    return provenance(
+    return options.about(
         learner,
         UNKNOWN,
-        options.key,
-        options.precision,
         num_classes=course.num_classes,
         batch_size=feed.batch_size,
         classes=None if known is None else [repr(label) for label in known],
@@ -165,8 +162,8 @@ def _about(learner: Learner, feed: Feed, course: Course, options: RunOptions) ->
 
 def _skip(feed: Feed, reader: Reader, journal: Journal) -> None:
     """Read what the journal holds; ValueError if it is not what was learned."""
-    told = reader.ask(feed.skip, journal.done).result()
-    if told != journal.digest:
+    found = reader.ask(feed.skip, journal.done).result()
+    if found != journal.digest:
         raise ValueError(
             f"{journal.path}: expected the {journal.done} batches learned already, and then"
             " what was announced to them, batch or end, got others"

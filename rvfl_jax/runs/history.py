@@ -32,12 +32,12 @@ class StepRecord(NamedTuple):
     extras: dict[str, Array] = NO_EXTRAS
 
 
-# What a history has an attribute for; all else that a method tells goes by name.
+# What a history has an attribute for; all other figures of a method go by name.
 FIGURES = ("k_t", "k_next", "sigma_share", "residual", "condition")
 
 
 def record_of(learned: Learned, evaluation: Evaluation | None) -> StepRecord:
-    """What is kept of a batch, all figures one a sub-learner; NaN where the method tells none."""
+    """What is kept of a batch, all figures one a sub-learner; NaN where the method has none."""
     info, scores = learned.info, by_learner(learned.info.guess_scores)
 
     def each(name: str, value: Any) -> Array:
@@ -49,15 +49,15 @@ def record_of(learned: Learned, evaluation: Evaluation | None) -> StepRecord:
         return jnp.broadcast_to(jnp.asarray(value), scores.shape[:1])
 
     unknown = jnp.full((), jnp.nan, scores.dtype)
-    told = {name: each(f"extras[{name!r}]", value) for name, value in info.extras.items()}
+    figures = {name: each(f"extras[{name!r}]", value) for name, value in info.extras.items()}
     return StepRecord(
-        **{name: told.pop(name) if name in told else each(name, unknown) for name in FIGURES},
+        **{name: figures.pop(name) if name in figures else each(name, unknown) for name in FIGURES},
         healthy=each("healthy", info.healthy),
         rows=learned.rows,
         hits=learned.hits,
         loss=learned.loss,
         evaluation=evaluation,
-        extras=told,
+        extras=figures,
     )
 
 
@@ -94,37 +94,39 @@ class History(NamedTuple):
     """A run as plain NumPy arrays. T batches, E evaluations, L sub-learners, Q tasks.
 
     Attributes:
-        k_t: (T, L) strength of the batch that was learned; NaN, as the four figures that follow,
-            of methods that have none.
-        k_next: (T, L) strength put on the announced batch.
+        k_t: (T, L) forward strength of the batch that was learned. Methods without such a figure
+            have NaN here and in `k_next`, `sigma_share`, `residual` and `condition`.
+        k_next: (T, L) forward strength of the announced batch.
         sigma_share: (T, L) see `rvfl_jax.learners.edrvfl.stream_form.Figures`.
-        healthy: (T, L).
+        healthy: (T, L) False where the arithmetic of a batch failed; see `StepInfo`.
         residual: (T, L) relative residual of the readout; NaN at batches without a decision.
         condition: (T, L) an upper bound of the condition of the regularised Gram.
-        rows: (T,) rows of each batch, padding left out.
-        prequential_accuracy: (T,) of the guesses on each batch before it was learned;
+        rows: (T,) number of rows of each batch, without padding.
+        prequential_accuracy: (T,) accuracy of the guesses on each batch before it was learned;
             NaN for a batch without rows.
-        prequential_loss: (T,) the learner's loss of them, mean over rows; of edRVFL their
-            squared error, summed over columns.
-        evaluated: (E,) batches after which the test set was looked at.
-        accuracy: protocol to (E,); "class_incremental" is acc(t), eq. (33).
-        task_accuracy: protocol to (E, Q).
+        prequential_loss: (T,) the learner's loss of these guesses, mean over rows; for edRVFL
+            their squared error, summed over columns.
+        evaluated: (E,) batches after which the test set was evaluated.
+        accuracy: protocol to (E,) accuracy on the test set; "class_incremental" is acc(t),
+            eq. (33).
+        task_accuracy: protocol to (E, Q) accuracy on the test rows of each task.
         learner_accuracy: (E, L) acc(t) of each sub-learner.
-        regret: (E,) eq. (34), of the readout after each batch, as acc(t).
+        regret: (E,) regret of the readout after each batch, eq. (34).
         cumulative_regret: (E,) its running sum.
-        kl: (E,) eq. (35).
-        excess_loss: (E,) squared loss of the raw scores beyond the offline expert's; NaN
+        kl: (E,) divergence from the labels, in nats, eq. (35).
+        excess_loss: (E,) squared loss of the raw scores minus that of the offline expert; NaN
             without an expert.
         kl_from_expert: (E,) divergence from the expert's probabilities; NaN without one.
         R: protocol to (Q, Q) accuracy on task j after task q; empty unless every task
-            leads a batch and its end was evaluated with a test set.
+            has the most rows in some batch and its end was evaluated on a test set.
         task_rows: (Q,) test rows of each task.
         provenance: key, learner, versions, device and a fingerprint of the stream.
         classes: labels in the order of their columns.
-        task_ends: (Q,) last batch of each task; -1 where a task leads none or none is known.
-        confusion: (E, m, m) test rows of the class of column i taken for that of column j;
-            empty unless asked for.
-        extras: name to (T, L), all else that the method tells in `StepInfo.extras`.
+        task_ends: (Q,) last batch of each task; -1 for a task that has the most rows in no batch,
+            and where tasks are not known.
+        confusion: (E, m, m) number of test rows of the class of column i that were classified as
+            that of column j; empty unless asked for.
+        extras: name to (T, L), the other figures of the method, from `StepInfo.extras`.
     """
 
     k_t: np.ndarray
@@ -155,24 +157,24 @@ class History(NamedTuple):
 
     def _summary(self) -> Summary:
         T, layers = self.k_t.shape
-        looks, tested = len(self.evaluated), int(np.sum(self.task_rows))
+        count, tested = len(self.evaluated), int(np.sum(self.task_rows))
         title = (
             f"History: {T} batches of {int(self.rows.sum()):,} rows, {len(self.classes)} classes,"
             f" {layers} sub-learners, "
         )
-        title += f"{looks} looks at {tested} test rows" if looks else "no test set"
+        title += f"{count} evaluations on {tested} test rows" if count else "no test set"
         rows = [("every batch", _prequential(self)), ("arithmetic", _health(self.healthy))]
-        if looks:
+        if count:
             ends = [f"{name} {number(curve[-1])}" for name, curve in self.accuracy.items()]
             rows.append(("accuracy at the end", ", ".join(ends)))
             rows.append(("cumulative regret", number(self.cumulative_regret[-1])))
         if self.R:
             protocol = next(iter(self.R))
             R = self.R[protocol]
-            told = f"average accuracy {number(average_accuracy(R))}"
+            accuracies = f"average accuracy {number(average_accuracy(R))}"
             if len(R) > 1:
-                told += f", backward transfer {number(backward_transfer(R))}"
-            rows.append((f"R[{protocol!r}]", told))
+                accuracies += f", backward transfer {number(backward_transfer(R))}"
+            rows.append((f"R[{protocol!r}]", accuracies))
         return Summary(title, rows)
 
 
@@ -203,10 +205,10 @@ def build_history(
 
     Args:
         scanned: records with a leading axis of batches.
-        schedule: (T,) where the test set was looked at, or None.
+        schedule: (T,) after which batches the test set was evaluated, or None.
         classes: labels in the order of their columns.
         task_ends: (Q,) see `History`.
-        test: what was looked at, or None.
+        test: the test set, or None.
         provenance: what the run depends on.
     """
     record: Any = jax.tree.map(np.asarray, scanned)
@@ -225,11 +227,13 @@ def build_history(
         "task_ends": task_ends,
     }
     if record.evaluation is None or schedule is None or test is None:
-        return History(**common, **_no_looks(record.k_t.shape[1]))
-    return History(**common, **_looks(record.evaluation, np.flatnonzero(schedule), task_ends, test))
+        return History(**common, **_without_evaluations(record.k_t.shape[1]))
+    return History(
+        **common, **_evaluated(record.evaluation, np.flatnonzero(schedule), task_ends, test)
+    )
 
 
-def _no_looks(layers: int) -> dict[str, Any]:
+def _without_evaluations(layers: int) -> dict[str, Any]:
     none = np.zeros(0)
     scalars = ("regret", "cumulative_regret", "kl", "excess_loss", "kl_from_expert", "task_rows")
     by_protocol = ("accuracy", "task_accuracy", "R")
@@ -241,11 +245,11 @@ def _no_looks(layers: int) -> dict[str, Any]:
     }
 
 
-def _looks(
+def _evaluated(
     evaluation: Evaluation, evaluated: np.ndarray, task_ends: np.ndarray, test: HeldOut
 ) -> dict[str, Any]:
-    """What a history has of its looks at the test set, after the batches `evaluated`."""
-    # A run in chunks keeps of all looks only those that were made.
+    """What a history has of its evaluations, after the batches `evaluated`."""
+    # A run in chunks keeps only the evaluations that were made.
     kept: Any = jax.tree.map(
         lambda leaf: leaf if len(leaf) == len(evaluated) else leaf[evaluated], evaluation
     )
@@ -272,13 +276,13 @@ def _looks(
 @portable
 @summarised
 class Run(NamedTuple):
-    """The learner's last state and the history of its run."""
+    """What `run_stream` returns: the learner's last state and the history of its run."""
 
     state: State
     history: History
 
     def _summary(self) -> Summary:
-        told = self.history._summary()
+        summary = self.history._summary()
         learner = str(self.history.provenance.get("learner") or "a learner")
-        rows = [("state", cut(brief(self.state), 90)), ("history", told.title), *told.rows]
+        rows = [("state", cut(brief(self.state), 90)), ("history", summary.title), *summary.rows]
         return Summary(f"Run of {cut(learner, 200)}", rows)

@@ -8,8 +8,7 @@ import numpy as np
 from rvfl_jax.core.portable import fetch
 from rvfl_jax.core.progress import track
 from rvfl_jax.core.types import Learner, State, Stream
-from rvfl_jax.files.provenance import Provenance, digest_of, fingerprint, provenance
-from rvfl_jax.linalg.precision import precision_scope
+from rvfl_jax.files.provenance import Provenance, digest_of, fingerprint
 from rvfl_jax.runs.deferred import BlockRecord, plan_blocks, run_blocks, scan_blocks
 from rvfl_jax.runs.evaluation import HeldOut, columns_seen, worth_following
 from rvfl_jax.runs.expert import reference_scores
@@ -42,7 +41,7 @@ class Course(NamedTuple):
         batches: T of them, and one more if it is to be announced.
         rows: (T,) of each batch.
         num_classes: m.
-        schedule: (T,) where the test set is looked at; None for never.
+        schedule: (T,) after which batches the test set is evaluated; None for never.
         test: rows and columns of the test set, or None.
         about: what the run depends on.
         journal: where it is kept, or None.
@@ -60,13 +59,13 @@ class Course(NamedTuple):
 def run_in_memory(learner: Learner, stream: Stream, options: RunOptions) -> Run:
     """Run a learner along a stream; see `run_stream`."""
     course = _course(learner, stream, options)
-    with precision_scope(options.precision):
+    with options.arithmetic():
         state = start_state(learner, options, stream.X.shape[-1], course.num_classes)
         test = _test_set(learner, state, stream, course, options)
         columns = None
         if course.schedule is not None:
-            met_by = columns_seen(columns_known(learner, state), stream.y, stream.weight)
-            columns = np.where(course.schedule, met_by, 0)
+            seen_by = columns_seen(columns_known(learner, state), stream.y, stream.weight)
+            columns = np.where(course.schedule, seen_by, 0)
         final, record = _learn(learner, state, course, columns, test, options)
         jax.block_until_ready(final)
     record = jax.tree.map(fetch, record)
@@ -90,7 +89,7 @@ def _course(learner: Learner, stream: Stream, options: RunOptions) -> Course:
     test = None if options.test is None else encode_test(options.test, stream.classes, s)
     check_expert(options.expert, test, m)
     if options.state is not None:
-        check_state(learner, options.state, options.key, s, m)
+        check_state(learner, options, s, m)
     _check_one_program(options)
     about = _about(learner, stream, m, options)
     journal = options.keeping.journal(
@@ -124,11 +123,9 @@ def _about(learner: Learner, stream: Stream, m: int, options: RunOptions) -> Pro
     state, rows, mesh = options.state, options.lookahead, options.mesh
     # Only where it is asked for, as records of before know nothing of it.
     more = {} if options.boundaries == "none" else {"boundaries": options.boundaries}
-    return provenance(
+    return options.about(
         learner,
         fingerprint(stream),
-        options.key,
-        options.precision,
         num_classes=m,
         guesses=options.guesses,
         state=None if state is None else digest_of(state),
@@ -141,7 +138,7 @@ def _about(learner: Learner, stream: Stream, m: int, options: RunOptions) -> Pro
 def _test_set(
     learner: Learner, state: State, stream: Stream, course: Course, options: RunOptions
 ) -> HeldOut | None:
-    """The test set, if it is to be looked at, with what the expert says of it."""
+    """The test set, if it is to be evaluated, with the scores of the expert."""
     if course.test is None or course.schedule is None:
         return None
     m, scores = course.num_classes, options.expert
@@ -234,7 +231,7 @@ def _deferred(
     test: HeldOut | None,
     options: RunOptions,
 ) -> tuple[State, StepRecord]:
-    """Decide only where the test set is looked at, and at the end."""
+    """Decide only where the test set is evaluated, and at the end."""
     T = len(course.rows)
     plan = plan_blocks(columns, T, course.batches.X.shape[1])
     final, blocks = on_devices(

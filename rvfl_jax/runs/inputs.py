@@ -22,7 +22,7 @@ SCHEDULES = ("batch", "task", "never")
 
 
 def schedule_of(evaluate: str | int, task_ends: np.ndarray, T: int) -> np.ndarray | None:
-    """(T,) batches after which the test set is looked at; None for never."""
+    """(T,) batches after which the test set is evaluated; None for never."""
     if evaluate == "never":
         return None
     if evaluate == "batch":
@@ -41,7 +41,7 @@ def schedule_of(evaluate: str | int, task_ends: np.ndarray, T: int) -> np.ndarra
 
 
 def batches_of(stream: Stream, boundaries: str) -> Batches:
-    """What a learner is told of a stream; of the ends of tasks only where they are "given"."""
+    """What a learner sees of a stream; the ends of tasks only where they are "given"."""
     ends = None
     if boundaries == "given":
         ends = np.zeros(stream.num_batches, bool)
@@ -124,11 +124,10 @@ def shapes_of(learner: Learner, key: Array, num_features: int, num_classes: int)
     return jax.eval_shape(lambda key: learner.init(key, num_features, num_classes), key)
 
 
-def check_state(
-    learner: Learner, state: Any, key: Array, num_features: int, num_classes: int
-) -> None:
-    """ValueError that lists in what a state is not one of this learner and stream."""
-    expected = shapes_of(learner, key, num_features, num_classes)
+def check_state(learner: Learner, options: RunOptions, num_features: int, num_classes: int) -> None:
+    """ValueError that lists in what the state given is not one of this learner and stream."""
+    state: Any = options.state
+    expected = shapes_of(learner, options.key, num_features, num_classes)
     if isinstance(state, Run) or (type(state) is not type(expected) and _is_container(expected)):
         more = "; `run.state` is one" if isinstance(state, Run) else ""
         raise ValueError(

@@ -1,45 +1,48 @@
 """What a run is asked for, as one object that travels."""
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jax.sharding import Mesh
 
 from rvfl_jax.core.checks import one_of, positive_int, prng_key
-from rvfl_jax.core.types import Array, State
+from rvfl_jax.core.types import Array, Boundaries, Evaluate, Layout, Learner, Precision, State
+from rvfl_jax.files.provenance import Provenance, provenance
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.runs.resumable import Keeping
 from rvfl_jax.runs.sharding import LAYOUTS, as_auto
 
 BOUNDARIES = ("none", "given")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """All arguments of `run_stream` but the learner and the stream; see there."""
 
     key: Array
-    test: tuple[Any, Any] | None
-    evaluate: str | int
-    expert: str | np.ndarray | None
-    guesses: bool
-    confusion: bool
-    precision: str
-    num_classes: int | None
-    classes: Sequence[Hashable] | None
-    batch_size: int | None
-    state: State | None
-    lookahead: Any
-    boundaries: str
-    chunk_size: int | None
-    progress: bool | Callable[[int, int], None]
-    checkpoint: str | Path | None
-    resume: bool
-    on_failure: str
-    mesh: Mesh | None
-    layout: str
+    test: tuple[Any, Any] | None = None
+    evaluate: Evaluate | int = "batch"
+    expert: Literal["offline"] | np.ndarray | None = "offline"
+    guesses: bool = True
+    confusion: bool = False
+    precision: Precision = "double"
+    num_classes: int | None = None
+    classes: Sequence[Hashable] | None = None
+    batch_size: int | None = None
+    state: State | None = None
+    lookahead: Any = None
+    boundaries: Boundaries = "none"
+    chunk_size: int | None = None
+    progress: bool | Callable[[int, int], None] = False
+    checkpoint: str | Path | None = None
+    resume: bool = False
+    on_failure: Literal["raise", "return"] = "raise"
+    mesh: Mesh | None = None
+    layout: Layout = "rows"
 
     @property
     def keeping(self) -> Keeping:
@@ -51,6 +54,14 @@ class RunOptions:
     def in_chunks(self) -> bool:
         """Whether the run is more than one program."""
         return self.chunk_size is not None or self.keeping.in_chunks
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """The precision of the run, as a context that all of it computes in."""
+        return precision_scope(self.precision)
+
+    def about(self, learner: Learner, data: Any, **more: Any) -> Provenance:
+        """What the run depends on: `data`, a fingerprint of the stream, and whatever is named."""
+        return provenance(learner, data, self.key, self.precision, **more)
 
     def checked(self) -> "RunOptions":
         """The same in plain kinds; ValueError on what is wrong whatever the stream."""

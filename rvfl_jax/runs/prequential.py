@@ -37,9 +37,9 @@ def prequential_losses(
 ) -> Array:
     """(T,) squared error of the guess on each batch before it is learned, mean over rows.
 
-    Pure, and differentiable in both modes with respect to whatever is traced: numbers that
-    the learner was made of (k, ridge, kappa, sigma, weight_scale, also one per layer) and
-    `stream.X`. Call it under `jit`, and under `jax.enable_x64(True)` for float64: this
+    Pure, and differentiable in forward and reverse mode with respect to whatever is traced:
+    numbers that the learner was made of (k, ridge, kappa, sigma, weight_scale, also one per
+    layer) and `stream.X`. Call it under `jit`, and under `jax.enable_x64(True)` for float64: this
     function computes in the precision of its surroundings.
 
     Example:
@@ -79,7 +79,7 @@ def prequential_loss(
     checkpoint: bool | int = True,
     boundaries: Boundaries = "none",
 ) -> Array:
-    """Scalar mean over all rows of the stream; see `prequential_losses`."""
+    """Mean over all rows of the stream, a scalar; see `prequential_losses` for the arguments."""
     losses, rows = _losses_and_rows(learner, stream, key, num_classes, checkpoint, boundaries)
     # Not 0 times infinity where a batch without rows failed.
     return jnp.sum(jnp.where(jnp.isinf(losses), losses, losses * rows)) / jnp.sum(rows)
@@ -135,7 +135,7 @@ def _losses_of_block(learner: Learner, m: int, carry: Any, steps: BatchStep) -> 
 
 def _loss_and_rows(learned: Learned) -> tuple[Array, Array]:
     loss = learned.loss / jnp.maximum(learned.rows, 1)
-    # A step that failed leaves the readout as it was, whose loss would look like any other.
+    # A step that failed leaves the readout as it was, whose loss would pass for any other.
     return jnp.where(jnp.all(learned.info.healthy), loss, jnp.inf), learned.rows
 
 

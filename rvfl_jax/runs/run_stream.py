@@ -4,23 +4,12 @@
 hands back plain arrays; the scan itself is in `rvfl_jax.runs.scan`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec
+from typing import Protocol as Interface
 
-import numpy as np
-from jax.sharding import Mesh
-
-from rvfl_jax.core.types import (
-    Array,
-    Boundaries,
-    Evaluate,
-    Layout,
-    Learner,
-    Precision,
-    State,
-    Stream,
-)
+from rvfl_jax.core.keywords import options_from_keywords
+from rvfl_jax.core.types import Learner, Stream
 from rvfl_jax.runs.failure import raise_if_unhealthy
 from rvfl_jax.runs.from_iterable import run_feed
 from rvfl_jax.runs.history import Run
@@ -28,31 +17,29 @@ from rvfl_jax.runs.in_memory import run_in_memory
 from rvfl_jax.runs.inputs import check_batches, check_learner
 from rvfl_jax.runs.options import RunOptions
 
+P = ParamSpec("P")
 
-def run_stream(
-    learner: Learner,
-    stream: Stream | Iterable[tuple[Any, Any]],
-    *,
-    key: Array,
-    test: tuple[Any, Any] | None = None,
-    evaluate: Evaluate | int = "batch",
-    expert: Literal["offline"] | np.ndarray | None = "offline",
-    guesses: bool = True,
-    confusion: bool = False,
-    precision: Precision = "double",
-    num_classes: int | None = None,
-    classes: Sequence[Hashable] | None = None,
-    batch_size: int | None = None,
-    state: State | None = None,
-    lookahead: Any = None,
-    boundaries: Boundaries = "none",
-    chunk_size: int | None = None,
-    progress: bool | Callable[[int, int], None] = False,
-    checkpoint: str | Path | None = None,
-    resume: bool = False,
-    on_failure: Literal["raise", "return"] = "raise",
-    mesh: Mesh | None = None,
-    layout: Layout = "rows",
+
+class _RunStream(Interface[P]):
+    def __call__(
+        self,
+        learner: Learner,
+        stream: Stream | Iterable[tuple[Any, Any]],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Run: ...
+
+
+def _driver_with(
+    kind: Callable[P, RunOptions],
+) -> Callable[[Callable[[Learner, Any, RunOptions], Run]], _RunStream[P]]:
+    """What a type checker knows of the decorator: calls take the arguments of `kind`."""
+    return options_from_keywords(kind)
+
+
+@_driver_with(RunOptions)
+def run_stream(  # noqa: D417
+    learner: Learner, stream: Stream | Iterable[tuple[Any, Any]], options: RunOptions
 ) -> Run:
     """Run a learner once along a stream, in one pass and in one compiled program.
 
@@ -64,60 +51,58 @@ def run_stream(
     A second run on the same shapes compiles nothing, be it of another learner that differs in
     numbers only (lambda, k above 0, kappa, sigma, `weight_scale`).
 
-    Anything else that can be iterated is a stream too: a generator, slices of a memory-mapped
-    file, a PyTorch DataLoader, `batched(rows, 64)` of a data set. It gives batches (X, y), in
-    memory one chunk at a time, which one thread of its own reads while the chunk before is learned,
-    and always one batch further, since that is the look-ahead. Only the numbers of the history
-    grow with it. It has no tasks and no offline expert, and an error may come after its first
-    batch is taken.
+    Any other iterable of batches (X, y) is a stream too: a generator, slices of a memory-mapped
+    file, a PyTorch DataLoader, `batched(rows, 64)` of a data set. A thread reads it chunk by chunk,
+    one chunk ahead and always one batch further, the look-ahead, so that memory does not grow with
+    the stream but for the numbers of the history. Such a stream has no tasks and no offline
+    expert, and unusable input raises an error only when it is reached.
 
     Args:
         learner: the method.
         stream: from `class_incremental_stream` or built by hand, or an iterable of (X, y) with
             X (rows, s) and y (rows,) labels.
         key: PRNG key of the random features.
-        test: (X, y) with labels in the stream's own terms, or None.
-        evaluate: when to look at the test set: "batch", "task" (at task ends), "never",
-            or an integer E for every E batches and at the end.
+        test: (X, y) with labels as in the stream, or None.
+        evaluate: when to evaluate the test set: after every "batch", at the end of every "task",
+            "never", or an integer E for every E batches and at the end.
         expert: reference of excess loss and divergence: "offline" fits it (if the method has
-            one), an (L, n, m) array is taken as the result of `offline_scores`, None leaves
-            both NaN.
+            one), an (L, n, m) array is the result of `offline_scores`, None leaves both NaN.
         guesses: whether each batch is guessed before it is learned. False leaves the
             prequential figures NaN; a learner in information form with a constant k then
-            only adds up, and decides where the test set is looked at and at the end.
-        confusion: whether every look at the test set counts which class was taken for which.
+            only adds up, and solves for a readout where the test set is evaluated and at the end.
+        confusion: whether every evaluation counts which class was classified as which.
         precision: "double" or "single", for this run only; the global setting is left
             alone.
         num_classes: m, the designed capacity; the classes of the stream when None.
-        classes: of an iterable, all labels in the order of their columns. Without them columns
-            go by order of appearance, up to `num_classes`, and there can be no test.
-        batch_size: of an iterable, most rows of a batch; those of the first when None.
-        state: where to go on from; fresh from `key` when None. It is not consumed.
+        classes: for an iterable, all labels in the order of their columns. Without them columns
+            are in order of appearance, up to `num_classes`, and there can be no test.
+        batch_size: for an iterable, the most rows of a batch; those of the first when None.
+        state: state to continue from, which stays usable; a fresh one from `key` when None.
         lookahead: (b', s) inputs that follow the stream, b' at most b, announced to the
             last step; without them the last step has no forward term.
         boundaries: "given" lets the learner `consolidate` after the last batch of each task, as
-            `stream.task_ends` has them, before the test set is looked at; "none", the paper's
-            setting, tells it of no task.
+            `stream.task_ends` has them, before the test set is evaluated; "none", the paper's
+            setting, keeps task ends from it.
         chunk_size: batches per compiled call. None runs the stream as one program, or in
-            about 20 chunks when progress is shown or kept; of an iterable, chunks take 32 MB.
+            about 20 chunks when progress is shown or kept; chunks of an iterable take 32 MB.
         progress: True for a progress bar, or a function of (batches done, batches; 0 where
             their number is not known).
         checkpoint: file that holds, after every chunk, all that the rest of the run depends on.
-            It is replaced in one move, so that a kill at any moment leaves a whole one.
-        resume: go on from that file where there is one. The arguments must be those of the run
-            that wrote it, an iterable must begin anew with the same batches, and the result is
-            that of the run without an interruption, to the last bit. A run that is finished is
-            only read; `state=run.state` goes on where it ended.
+            It is replaced atomically, so that a kill at any moment leaves a whole one.
+        resume: whether to continue from that file if it exists. The arguments must be those of
+            the run that wrote it, and an iterable must begin anew with the same batches. The
+            result is that of an uninterrupted run, to the last bit. A finished run is only read;
+            `state=run.state` continues where it ended.
         on_failure: "raise" a NumericalError that names the batch, in chunks as soon as it
-            happens and before it is kept; or "return" the run with `history.healthy` telling.
+            happens and before it is kept; or "return" the run, whose `history.healthy` shows where.
         mesh: devices to run on together, of one process or of several; None is one device.
         layout: what the devices of a mesh share. "rows": the rows of each batch, for
             learners in information form. "eta_dagger": the rows of d x d matrices too large
             for one device, for learners in covariance form; d must be a multiple of the
-            number of devices. Both give what one device gives, sums in another order.
+            number of devices. Both give the results of one device up to the order of sums.
 
     Returns:
-        Run(state, history); `history.provenance` tells what it depends on.
+        A `Run`; its `history.provenance` records what the results depend on.
 
     Raises:
         ValueError: on unusable input, before anything is compiled; in an iterable, when it is
@@ -126,33 +111,12 @@ def run_stream(
         OSError: if the checkpoint cannot be written; the one before is left.
     """
     check_learner(learner)
-    options = RunOptions(
-        key=key,
-        test=test,
-        evaluate=evaluate,
-        expert=expert,
-        guesses=guesses,
-        confusion=confusion,
-        precision=precision,
-        num_classes=num_classes,
-        classes=classes,
-        batch_size=batch_size,
-        state=state,
-        lookahead=lookahead,
-        boundaries=boundaries,
-        chunk_size=chunk_size,
-        progress=progress,
-        checkpoint=checkpoint,
-        resume=resume,
-        on_failure=on_failure,
-        mesh=mesh,
-        layout=layout,
-    ).checked()
+    options = options.checked()
     if isinstance(stream, Stream):
         run = run_in_memory(learner, stream, options)
     else:
         check_batches(stream)
         run = run_feed(learner, stream, options)
-    if on_failure == "raise":
+    if options.on_failure == "raise":
         raise_if_unhealthy(run.history)
     return run

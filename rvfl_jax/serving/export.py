@@ -1,8 +1,10 @@
 """Write trained predictors: `export_model`, `export_learner`; see `rvfl_jax.serving`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
+from typing import Protocol as Interface
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import numpy as np
 from jax import export
 
 from rvfl_jax.core.checks import finite, one_of, positive_int, shape
+from rvfl_jax.core.keywords import options_from_keywords
 from rvfl_jax.core.portable import is_key
 from rvfl_jax.core.types import Array, Learner, State
 from rvfl_jax.estimators.base import EdRVFLBase
@@ -21,6 +24,8 @@ from rvfl_jax.estimators.whole import as_it_stands
 from rvfl_jax.files.checkpoint import json_bytes, write_npz
 from rvfl_jax.files.provenance import versions
 from rvfl_jax.linalg.precision import precision_scope
+
+P = ParamSpec("P")
 
 FORMAT = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -49,44 +54,77 @@ class _Predictor(NamedTuple):
     rows_at_once: int | None = None
 
 
-class _Options(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
     """What any predictor may be exported with; see `export_model`."""
 
-    batch_size: int | None
-    mean: Any
-    scale: Any
-    columns: Sequence[str] | None
-    platforms: Sequence[str]
+    batch_size: int | None = None
+    mean: Any = None
+    scale: Any = None
+    columns: Sequence[str] | None = None
+    platforms: Sequence[str] = PLATFORMS
 
 
-def export_model(
-    model: EdRVFLBase,
-    path: str | Path,
-    *,
-    batch_size: int | None = None,
-    mean: Any = None,
-    scale: Any = None,
-    columns: Sequence[str] | None = None,
-    platforms: Sequence[str] = PLATFORMS,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class LearnerExportOptions(ExportOptions):
+    """What a learner may be exported with; see `export_learner`."""
+
+    classes: Any = None
+    num_features: int | None = None
+
+
+class _ExportModel(Interface[P]):
+    def __call__(
+        self, model: EdRVFLBase, path: str | Path, *args: P.args, **options: P.kwargs
+    ) -> None: ...
+
+
+class _ExportLearner(Interface[P]):
+    def __call__(
+        self,
+        learner: Learner,
+        state: State,
+        path: str | Path,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> None: ...
+
+
+def _model_with(
+    kind: Callable[P, ExportOptions],
+) -> Callable[[Callable[[Any, Any, ExportOptions], None]], _ExportModel[P]]:
+    """What a type checker knows of the decorator: calls take the arguments of `kind`."""
+    return options_from_keywords(kind)
+
+
+def _learner_with(
+    kind: Callable[P, LearnerExportOptions],
+) -> Callable[[Callable[[Any, Any, Any, LearnerExportOptions], None]], _ExportLearner[P]]:
+    """The same for a learner."""
+    return options_from_keywords(kind)
+
+
+@_model_with(ExportOptions)
+def export_model(model: EdRVFLBase, path: str | Path, options: ExportOptions) -> None:  # noqa: D417
     """Write `predict_proba` of a classifier, or `predict` of a regressor, into one file.
 
     Example:
         >>> model = EdRVFLClassifier(random_state=0).fit(X, y)
         >>> export_model(model, "digits.npz", batch_size=64)
 
-    See `rvfl_jax.serving` for how it is read. A batch held back counts as learned.
+    See `rvfl_jax.serving` for how the file is read. A batch that the model holds back for the
+    next (`lookahead="hold"`) counts as learned.
 
     Args:
         model: fitted `EdRVFLClassifier`, whose labels are numbers or strings, or
             `EdRVFLRegressor`.
-        path: of the file, customarily `.npz`; one that is there is replaced in one move.
-        batch_size: rows of each call; None for any number from 1.
-        mean: (s,) what inputs are standardised with: X is taken as (X - mean) / scale, in the
-            precision of the model; None for 0, or for what a model with `scale="first"` keeps.
-        scale: (s,) above 0; None for 1.
-        columns: s names of the features; None for those the model was fitted with.
-        platforms: of "cpu", "cuda", "rocm" and "tpu", where the file is to run.
+        path: of the file, customarily ending in `.npz`; an existing file is replaced atomically.
+        batch_size: number of rows of every call; None for any number from 1.
+        mean: (s,) means that inputs are standardised with, (X - mean) / scale in the precision
+            of the model; None for 0, or for those that a model with `scale="first"` keeps.
+        scale: (s,) standard deviations, above 0; None for 1, or as for `mean`.
+        columns: s names of the features; None for those that the model was fitted with.
+        platforms: where the file is to run, some of "cpu", "cuda", "rocm" and "tpu".
 
     Raises:
         ValueError: on a model that is not fitted, or any argument out of range; nothing is
@@ -99,29 +137,19 @@ def export_model(
         )
     fitted_of(model)
     model = as_it_stands(model)
-    if columns is None:
-        columns = getattr(model, "feature_names_in_", None)
+    if options.columns is None:
+        options = replace(options, columns=getattr(model, "feature_names_in_", None))
     scaling = fitted_of(model).scaling
     if scaling is not None:
-        if mean is not None or scale is not None:
+        if options.mean is not None or options.scale is not None:
             raise ValueError("mean, scale: expected None for a model that scales by itself")
-        mean, scale = scaling
-    options = _Options(batch_size, mean, scale, columns, platforms)
+        options = replace(options, mean=scaling[0], scale=scaling[1])
     _write(Path(path), _of_model(model), options)
 
 
-def export_learner(
-    learner: Learner,
-    state: State,
-    path: str | Path,
-    *,
-    classes: Any = None,
-    num_features: int | None = None,
-    batch_size: int | None = None,
-    mean: Any = None,
-    scale: Any = None,
-    columns: Sequence[str] | None = None,
-    platforms: Sequence[str] = PLATFORMS,
+@_learner_with(LearnerExportOptions)
+def export_learner(  # noqa: D417
+    learner: Learner, state: State, path: str | Path, options: LearnerExportOptions
 ) -> None:
     """Write `learner.predict` of a state into one file.
 
@@ -131,21 +159,22 @@ def export_learner(
 
     Args:
         learner: the method.
-        state: what it has learned; the precision is double if any of its numbers is. Probabilities
-            come out in it, too.
+        state: what it has learned. If any of its numbers is double, the file computes in double
+            precision and returns probabilities in it.
         path: see `export_model`.
         classes: labels of the leading columns, numbers or strings, such as
             `run.history.classes`; the columns after them are left out. None for 0 to m - 1.
-        num_features: s, for a learner that cannot tell it of a state.
-        batch_size: see `export_model`, as for all that follow.
-        mean: (s,).
-        scale: (s,).
-        columns: s names.
-        platforms: where the file is to run.
+        num_features: s; needed only where the learner cannot read it from a state.
+        batch_size: see `export_model`.
+        mean: see `export_model`; None for 0.
+        scale: see `export_model`; None for 1.
+        columns: see `export_model`; None for no names.
+        platforms: see `export_model`.
 
     Raises:
         ValueError, OSError: see `export_model`.
     """
+    num_features = options.num_features
     if num_features is None:
         features_of = learner.stream.facts.num_features
         if features_of is None:
@@ -160,7 +189,7 @@ def export_learner(
         one_row = jax.ShapeDtypeStruct((1, width), dtype)
         m = jax.eval_shape(learner.predict, state, one_row).shape[-1]
         state = _read_part(learner, state, one_row)
-    labels = range(m) if classes is None else classes
+    labels = range(m) if options.classes is None else options.classes
     count = min(len(labels), m)
 
     def answer(state: State, X: Array) -> Array:
@@ -168,7 +197,7 @@ def export_learner(
         return learner.predict(state, X)[:, :count]
 
     predictor = _Predictor("learner", state, answer, width, dtype, labels)
-    _write(Path(path), predictor, _Options(batch_size, mean, scale, columns, platforms))
+    _write(Path(path), predictor, options)
 
 
 def _read_part(learner: Learner, state: State, inputs: jax.ShapeDtypeStruct) -> State:
@@ -223,7 +252,7 @@ def _in_buckets(program: Callable[[Array], Array], X: Array, most: int) -> Array
 
     fitting = jnp.sum(jnp.asarray(rest) > np.array(sizes[:-1], int))
     ended = jax.lax.switch(fitting, [padded(size) for size in sizes], X[full * most :])
-    # One block more than are looked at: JAX does not know that there is one.
+    # One block more than are read: JAX does not know that there is one.
     blocks = _resized(X, (full + 1) * most).reshape(full + 1, most, width)
     answers = jnp.zeros((full + 1, most, ended.shape[1]), ended.dtype)
     answers = jax.lax.fori_loop(
@@ -239,7 +268,7 @@ def _resized(array: Array, rows: Any) -> Array:
     return jax.lax.pad(array, zero, ((0, rows - array.shape[0], 0), (0, 0, 0)))
 
 
-def _write(path: Path, predictor: _Predictor, options: _Options) -> None:
+def _write(path: Path, predictor: _Predictor, options: ExportOptions) -> None:
     """Check everything, trace, and write."""
     described = _described(predictor, options)
     members = {"metadata": json_bytes(described)}
@@ -263,7 +292,7 @@ def _write(path: Path, predictor: _Predictor, options: _Options) -> None:
     write_npz(path, members)
 
 
-def _described(predictor: _Predictor, options: _Options) -> dict[str, Any]:
+def _described(predictor: _Predictor, options: ExportOptions) -> dict[str, Any]:
     """The metadata; ValueError on options out of range."""
     size, names, s = options.batch_size, options.columns, predictor.num_features
     if names is not None:
@@ -285,7 +314,7 @@ def _described(predictor: _Predictor, options: _Options) -> dict[str, Any]:
     }
 
 
-def _standardisation(predictor: _Predictor, options: _Options) -> Callable[[Array], Array]:
+def _standardisation(predictor: _Predictor, options: ExportOptions) -> Callable[[Array], Array]:
     """(X - mean) / scale; ValueError on numbers that do not fit."""
     given = {"mean": options.mean, "scale": options.scale}
     numbers = {name: np.asarray(v, float) for name, v in given.items() if v is not None}

@@ -22,16 +22,16 @@ MOST_NAMES = 5
 
 
 class Predictor:
-    """What `export_model` or `export_learner` wrote, ready to answer.
+    """A predictor read from a file that `export_model` or `export_learner` wrote.
 
     Example:
         >>> predictor = Predictor("digits.npz").warm_up(64)
         >>> predictor.predict(X), predictor.predict_proba(X)
 
-    Rows are padded to a power of two (to `batch_size` for a file with a fixed one), so that few
-    programs serve every number of them. Answers of an exported estimator have the bits of its
-    own, and those of a learner the bits of `learner.predict` on the padded rows. Threads may share
-    one; a pickle of it names the file, which is read again.
+    The number of rows is padded to a power of two (to `batch_size` for a file with a fixed one),
+    so that few programs serve any number. Predictions of an exported estimator equal its own bit
+    for bit; those of an exported learner equal `learner.predict` on the padded rows. Threads may
+    share a predictor. Pickling keeps only the path; unpickling reads the file again.
 
     Attributes:
         classes: (m,) labels in the order of the columns; None for a regressor.
@@ -73,14 +73,14 @@ class Predictor:
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """(n,) labels; of a regressor its (n,) or (n, m) numbers.
+        """(n,) labels, or the (n,) or (n, m) numbers of a regressor.
 
         Args:
             X: (n, s) real numbers, an array or a data frame, not yet scaled.
 
         Raises:
-            ValueError: on other features, or on a value that is no finite number, with its row.
-            ArithmeticError: if the answer to a row overflowed.
+            ValueError: on other features, or on a value that is not finite, naming its row.
+            ArithmeticError: if the prediction of a row overflowed.
             RuntimeError: in a process forked after JAX was in use here.
         """
         answers = self._answers(X)
@@ -94,9 +94,11 @@ class Predictor:
 
     def __repr__(self) -> str:
         about = self.metadata
-        told = "" if self.classes is None else f", {len(self.classes)} classes"
+        size = f"{self._width} features"
+        if self.classes is not None:
+            size += f", {len(self.classes)} classes"
         return (
-            f"Predictor({str(self._path)[-200:]!r}): {about['kind']}, {self._width} features{told},"
+            f"Predictor({str(self._path)[-200:]!r}): {about['kind']}, {size},"
             f" {about['precision']} precision"
         )
 
@@ -173,12 +175,12 @@ class Predictor:
         missing = [name for name in known if name not in names]
         other = [name for name in names if name not in known]
         if missing or other:
-            told = [
+            faults = [
                 f"{len(some)} {what} ({', '.join(map(repr, some[:MOST_NAMES]))})"
                 for what, some in (("missing", missing), ("not known", other))
                 if some
             ]
-            raise ValueError(f"X: expected the columns that were learned, got {', '.join(told)}")
+            raise ValueError(f"X: expected the columns that were learned, got {', '.join(faults)}")
         if names != known:
             raise ValueError(f"X: expected the columns in their order, {known[:MOST_NAMES]} first")
 

@@ -16,7 +16,7 @@ from rvfl_jax.core.words import in_brief
 class Batches(NamedTuple):
     """Batches on their way through a scan: X (T, b, s), y and weight (T, b).
 
-    `ends` (T,) tells whether a task ends with a batch; None where nobody is to know.
+    `ends` (T,) says whether a task ends with a batch; None where nobody is to know.
     """
 
     X: Any
@@ -38,9 +38,9 @@ class Batches(NamedTuple):
 
 @in_brief
 class BatchStep(NamedTuple):
-    """What one step takes: y and weight (b,) of the batch in hand, and the batch after it.
+    """What one step takes: y and weight (b,) of the pending batch, and the batch after it.
 
-    `ends` tells whether a task ends here; None where nobody is to know.
+    `ends` says whether a task ends here; None where nobody is to know.
     """
 
     y: Any
@@ -55,10 +55,10 @@ def update_seen(seen: Array, targets: Array, valid: Array) -> Array:
     return seen | jnp.any(valid[:, None] & (targets > 0), axis=0)
 
 
-def where_asked(asked: Any, look: Callable[[], Any]) -> Any:
-    """`look()` where a scalar says so; elsewhere zeros of its shape, at no cost."""
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(look))
-    return lax.cond(asked, look, lambda: nothing)
+def where_asked(asked: Any, compute: Callable[[], Any]) -> Any:
+    """`compute()` where a scalar says so; elsewhere zeros of its shape, at no cost."""
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute))
+    return lax.cond(asked, compute, lambda: nothing)
 
 
 class Chunk(NamedTuple):
@@ -69,7 +69,7 @@ class Chunk(NamedTuple):
             last chunk, unless rows are announced to its last batch: then it is shorter.
         columns: (size,) see `scan_stream`, or None.
         length: how many of the `size` are there.
-        digest: of all rows up to here, where they cannot be looked at again.
+        digest: of all rows up to here, where they cannot be read again.
     """
 
     batches: Batches

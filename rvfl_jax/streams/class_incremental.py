@@ -1,8 +1,10 @@
 """Class-incremental streams: rows ordered by task, cut into padded batches (NumPy only)."""
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec
+from typing import Protocol as Interface
 
 import numpy as np
 
@@ -14,25 +16,42 @@ from rvfl_jax.core.checks import (
     positive_int,
     real_matrix,
 )
+from rvfl_jax.core.keywords import options_from_keywords
 from rvfl_jax.core.types import Order, Stream
 from rvfl_jax.streams.labels import classes_in_order, clean_labels, to_columns
+
+P = ParamSpec("P")
 
 ORDERS = ("classes", "tasks", "none")
 
 
-def class_incremental_stream(
-    X: Any,
-    y: Any,
-    *,
-    num_tasks: int,
-    num_batches: int,
-    seed: int,
-    order: Order = "classes",
-    class_order: Sequence[Any] | None = None,
-    task_sizes: Sequence[int] | None = None,
-    blur: float = 0.0,
-    batch_size: int | None = None,
-) -> Stream:
+@dataclass(frozen=True, kw_only=True)
+class CutOptions:
+    """All arguments of `class_incremental_stream` but the rows; see there."""
+
+    num_tasks: int
+    num_batches: int
+    seed: int
+    order: Order = "classes"
+    class_order: Sequence[Any] | None = None
+    task_sizes: Sequence[int] | None = None
+    blur: float = 0.0
+    batch_size: int | None = None
+
+
+class _MakeStream(Interface[P]):
+    def __call__(self, X: Any, y: Any, *args: P.args, **options: P.kwargs) -> Stream: ...
+
+
+def _stream_with(
+    kind: Callable[P, CutOptions],
+) -> Callable[[Callable[[Any, Any, CutOptions], Stream]], _MakeStream[P]]:
+    """What a type checker knows of the decorator: calls take the arguments of `kind`."""
+    return options_from_keywords(kind)
+
+
+@_stream_with(CutOptions)
+def class_incremental_stream(X: Any, y: Any, options: CutOptions) -> Stream:  # noqa: D417
     """Cut labelled rows into a stream whose tasks bring new classes.
 
     Rows are shuffled within their task. With sharp boundaries every task gets batches of
@@ -44,19 +63,18 @@ def class_incremental_stream(
         y: (n,) labels of any hashable kind; integral floats count as integers.
         num_tasks: Q, at most the number of classes.
         num_batches: T >= Q, over the whole stream.
-        seed: of the order and of the shuffles.
-        order: what the seed shuffles beside rows. "classes": which classes make a task, and
+        seed: seed of the order of classes and of the shuffles.
+        order: what the seed shuffles besides rows. "classes": which classes make a task, and
             so the tasks; "tasks": only the order of tasks, whose classes are neighbours
             among the sorted labels (the paper's protocol); "none": neither.
-        class_order: all labels, in the order in which tasks bring them; stands in for
-            `order`.
-        task_sizes: (Q,) classes of each task; as equal as possible when None, the larger
+        class_order: all labels, in the order in which tasks bring them; replaces `order`.
+        task_sizes: (Q,) number of classes of each task; as equal as possible when None, the larger
             tasks first.
         blur: 0 .. 1, half-width of the mixing zone around each boundary in units of a task.
         batch_size: rows to pad every batch to; the longest batch when None.
 
     Returns:
-        Stream with columns in order of first appearance.
+        A `Stream` whose columns are in order of first appearance.
 
     Raises:
         ValueError: on empty, non-finite or misshapen data, labels that cannot be classes,
@@ -66,29 +84,29 @@ def class_incremental_stream(
     labels = clean_labels("y", y)
     if len(labels) != len(X):
         raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(labels)}")
-    rng = np.random.default_rng(seed)
-    one_of("order", order, ORDERS)
+    rng = np.random.default_rng(options.seed)
+    order, blur = one_of("order", options.order, ORDERS), options.blur
     present = classes_in_order(labels)
-    Q = positive_int("num_tasks", num_tasks)
+    Q = positive_int("num_tasks", options.num_tasks)
     if len(present) < Q:
         raise ValueError(f"num_tasks: expected at most {len(present)} (the classes), got {Q}")
-    T = positive_int("num_batches", num_batches)
+    T = positive_int("num_batches", options.num_batches)
     if not Q <= T <= len(X):
         raise ValueError(f"num_batches: expected {Q} (the tasks) to {len(X)} (the rows), got {T}")
     if not is_number(blur) or not 0 <= blur <= 1:
         raise ValueError(f"blur: expected a number from 0 to 1, got {blur!r}")
-    sizes = _task_sizes(task_sizes, Q, len(present))
-    if class_order is None:
+    sizes = _task_sizes(options.task_sizes, Q, len(present))
+    if options.class_order is None:
         arranged, sizes = _shuffled(present, sizes, order, rng)
     else:
-        arranged = _given_order(present, class_order)
+        arranged = _given_order(present, options.class_order)
     task_of_class = np.repeat(np.arange(Q), sizes)
     row_task = task_of_class[to_columns("y", labels, arranged)]
     rows, cuts = _arrange(row_task, Q, T, blur, rng)
     classes = classes_in_order(labels[rows])
     columns = to_columns("y", labels, classes)
     class_task = task_of_class[to_columns("class_order", classes, arranged)]
-    return _pad(X, columns, row_task, rows, cuts, classes, class_task, batch_size)
+    return _pad(X, columns, row_task, rows, cuts, classes, class_task, options.batch_size)
 
 
 def by_task(stream: Stream) -> Stream:

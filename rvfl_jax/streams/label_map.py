@@ -1,4 +1,4 @@
-"""Labels that arrive over time: each gets the next column when it is first met."""
+"""Labels that arrive over time: each gets the next column when it is first seen."""
 
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ class LabelMap(NamedTuple):
     def extended(self, labels: np.ndarray) -> "LabelMap":
         """With a column for every label that has none yet, in order of appearance."""
         known = set(self.labels)
-        met = classes_in_order(labels).tolist()
-        fresh = [_plain(label) for label in met if label not in known]
+        seen = classes_in_order(labels).tolist()
+        fresh = [_plain(label) for label in seen if label not in known]
         return LabelMap(self.labels + tuple(fresh)) if fresh else self
 
     def columns(self, name: str, labels: np.ndarray) -> np.ndarray:

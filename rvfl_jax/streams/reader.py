@@ -1,6 +1,6 @@
 """Streams that need not fit into memory: batches from anything that can be iterated.
 
-A batch is a pair (X, y). One batch is always read before the one in hand is learned, since a
+A batch is a pair (X, y). One batch is always read before the pending one is learned, since a
 learner sees the inputs of the next; and one chunk of batches is read while the one before is
 computed. All reading is done by one thread. Memory is that of three chunks.
 """
@@ -42,7 +42,7 @@ class Feed:
     """Checked batches of one width, and the columns of their labels.
 
     Attributes:
-        labels: those met so far, or all that may come.
+        labels: those seen so far, or all that may come.
         batch_size: b, rows that batches are padded to.
         num_features: s.
         first: X (b, s) and weight (b,) of the first batch.
@@ -72,7 +72,7 @@ class Feed:
             ValueError: on no batch, or a first one that cannot be learned.
         """
         self.labels = LabelMap(() if classes is None else tuple(classes))
-        self.done = self._met = 0
+        self.done = self._seen = 0
         self._open, self._capacity = classes is None, capacity
         self._digest = hashlib.sha256()
         pairs = enumerate(pairs)
@@ -114,13 +114,13 @@ class Feed:
         upcoming = next(self._rows, None)
         if upcoming is not None:
             self._rows = itertools.chain([upcoming], self._rows)
-        return self._told(upcoming)
+        return self._digest_with(upcoming)
 
     def chunks(self, every: int | None, lookahead: np.ndarray | None) -> Iterator[Chunk]:
         """What is left of the stream.
 
         Args:
-            every: look at the test set after every so many batches and at the end, or None.
+            every: evaluate the test set after every so many batches and at the end, or None.
             lookahead: (rows, s) inputs announced to the last batch, or None.
         """
         upcoming = next(self._rows, None)
@@ -140,10 +140,10 @@ class Feed:
             columns = None
             if every is not None:
                 place = np.arange(len(batches.X) - 1)
-                looks = ((start + place + 1) % every == 0) & (place < count)
-                looks[count - 1] |= upcoming is None
-                columns = np.where(looks, self._capacity, 0)
-            yield Chunk(batches, columns, count, self._told(upcoming))
+                evaluated = ((start + place + 1) % every == 0) & (place < count)
+                evaluated[count - 1] |= upcoming is None
+                columns = np.where(evaluated, self._capacity, 0)
+            yield Chunk(batches, columns, count, self._digest_with(upcoming))
 
     def _checked(self, t: int, pair: Any) -> Rows:
         X, labels = _matrix_and_labels(t, pair)
@@ -171,13 +171,13 @@ class Feed:
     def _count(self, rows: Rows) -> None:
         for array in rows:
             _add(self._digest, array)
-        self._met = max(self._met, int(rows.columns.max()) + 1)
+        self._seen = max(self._seen, int(rows.columns.max()) + 1)
         self.done += 1
 
-    def _told(self, upcoming: Rows | None) -> str:
-        """Digest of all that a learner was told: batches, their labels, and what comes next."""
+    def _digest_with(self, upcoming: Rows | None) -> str:
+        """Digest of all that a learner has seen: batches, their labels, and what comes next."""
         digest = self._digest.copy()
-        digest.update(repr(self.labels.labels[: self._met]).encode())
+        digest.update(repr(self.labels.labels[: self._seen]).encode())
         if upcoming is None:
             digest.update(b"the end")
         else:
@@ -237,19 +237,19 @@ class Reader:
 def batched(
     rows: Iterable[Any], batch_size: int, *, features: Any = 0, label: Any = 1
 ) -> Iterator[tuple[np.ndarray, list[Any]]]:
-    """Batches for `run_stream` out of single rows, such as those of a data set.
+    """Group single rows, such as those of a data set, into batches for `run_stream`.
 
     Example:
         >>> run_stream(learner, batched(dataset, 64, features="x", label="y"), ...)
 
     Args:
         rows: pairs (x, y), or mappings.
-        batch_size: rows of each batch; the last may have fewer.
-        features: place or name of a row's features, which are flattened.
-        label: place or name of its label.
+        batch_size: number of rows of each batch; the last may have fewer.
+        features: index or key of a row's features, which are flattened.
+        label: index or key of a row's label.
 
     Raises:
-        ValueError: on a row that has them not, or a batch size below 1.
+        ValueError: on a row without them, or a batch size below 1.
     """
     positive_int("batch_size", batch_size)
 

@@ -158,8 +158,8 @@ def random_points(
 
     Args:
         ranges: name to (low, high), 0 < low <= high.
-        num: how many.
-        seed: of the draw.
+        num: number of points.
+        seed: seed of the draw.
 
     Raises:
         ValueError: on bounds out of order or not positive.

@@ -25,21 +25,22 @@ CRITERIA: dict[Criterion, bool] = {"prequential_loss": False, "prequential_accur
 class Sweep:
     """Results of `sweep`; every array begins with one dimension for each of `axes`.
 
-    T batches, E looks at the test set, L sub-learners, Q tasks; "..." are the axes.
+    T batches, E evaluations, L sub-learners, Q tasks; "..." are the axes.
 
     Attributes:
         axes: names, in the order of the grid.
         coords: axis to its values; row numbers for the axes "point" and "stream".
-        points: of the axis "point", what was handed to `make_learner`; else empty. Points
-            that differ in "seed" or "stream" alone are separate choices: give these an axis.
+        points: those of the axis "point", as passed to `make_learner`; empty without that axis.
+            Points that differ in "seed" or "stream" alone are separate choices: give these an
+            axis.
         healthy: (...,) False where arithmetic failed at any batch.
         prequential_loss: (...,) squared error of the guesses, mean over all rows of the
             stream; infinite where the run is not healthy.
         prequential_accuracy: (...,) of the guesses over all rows; 0 where not healthy.
         loss: (..., T) squared error of the guess on each batch, mean over its rows.
-        k_next: (..., T, L) strength put on the announced batch. Where an axis changes the number
-            of sub-learners: (...,) objects, an array (T, L) of its own for every configuration.
-        evaluated: (E,) batches after which the test set was looked at.
+        k_next: (..., T, L) forward strength of the announced batch. Where an axis changes the
+            number of sub-learners: (...,) objects, an array (T, L) for every configuration.
+        evaluated: (E,) batches after which the test set was evaluated.
         accuracy: protocol to (..., E); empty without a test set.
         task_accuracy: protocol to (..., E, Q).
         learner_accuracy: (..., E, L), or objects (E, L) as for `k_next`; (..., 0) without a test
@@ -63,7 +64,7 @@ class Sweep:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
+        """Number of values along each axis."""
         return self.healthy.shape
 
     def mean(self, values: np.ndarray) -> np.ndarray:
@@ -72,11 +73,11 @@ class Sweep:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The axes that are chosen among: all but "seed" and "stream"."""
+        """The axes among which `best` chooses: all but "seed" and "stream"."""
         return tuple(axis for axis in self.axes if axis not in CIRCUMSTANCES)
 
     def best(self, criterion: Criterion = "prequential_loss") -> dict[str, Any]:
-        """What to hand to `make_learner`: the best choice, averaged over seeds and streams.
+        """The arguments of `make_learner` that are best on average over seeds and streams.
 
         Args:
             criterion: "prequential_loss" or "prequential_accuracy"; neither sees test data.
@@ -90,7 +91,7 @@ class Sweep:
     def ranking(
         self, criterion: Criterion = "prequential_loss"
     ) -> list[tuple[dict[str, Any], float]]:
-        """All choices that stayed healthy with their criterion, the best first."""
+        """All choices that stayed healthy, each with its criterion, best first."""
         one_of("criterion", criterion, CRITERIA)
         values = np.asarray(self.mean(getattr(self, criterion)))
         healthy = np.asarray(self.mean(self.healthy) == 1)
@@ -104,7 +105,7 @@ class Sweep:
         return [(self.point(place), float(values[place])) for place in places if healthy[place]]
 
     def point(self, place: Sequence[Any]) -> dict[str, Any]:
-        """What `make_learner` got at these positions along `choices`."""
+        """The arguments of `make_learner` at these positions along `choices`."""
         chosen: dict[str, Any] = {}
         for axis, at in zip(self.choices, place, strict=True):
             chosen |= self.points[at] if axis == POINT else {axis: self.coords[axis][at]}
@@ -122,15 +123,15 @@ class Sweep:
             point, loss = self.ranking()[0]
             rows.append(("best", f"{brief(point)} with prequential loss {number(loss)}"))
         if self.accuracy:
-            told = f"{', '.join(self.accuracy)} at {len(self.evaluated)} looks"
-            rows.append(("accuracy", told))
+            protocols = ", ".join(self.accuracy)
+            rows.append(("accuracy", f"{protocols} in {len(self.evaluated)} evaluations"))
         title = f"Sweep of {size} configurations ({', '.join(self.axes)}), the first of them of"
         return Summary(f"{title} {cut(learner, 200)}", [(cut(n, 30), cut(t, 100)) for n, t in rows])
 
     def to_xarray(self) -> Any:
         """The same as an `xarray.Dataset`; needs the package xarray.
 
-        Sub-learners that a configuration has not are NaN.
+        Entries are NaN for sub-learners that a configuration does not have.
         """
         import xarray
 
@@ -140,9 +141,9 @@ class Sweep:
             for name in ("healthy", *CRITERIA, *rest)
         }
         for protocol, values in self.accuracy.items():
-            data[f"accuracy_{protocol}"] = ((*self.axes, "look"), values)
+            data[f"accuracy_{protocol}"] = ((*self.axes, "evaluation"), values)
             data[f"task_accuracy_{protocol}"] = (
-                (*self.axes, "look", "task"),
+                (*self.axes, "evaluation", "task"),
                 self.task_accuracy[protocol],
             )
         coords: dict[str, Any] = {}
@@ -153,7 +154,7 @@ class Sweep:
             values = np.array([point[name] for point in self.points])
             coords[name] = ((POINT, *(f"{name}_layer",) * (values.ndim - 1)), values)
         if self.accuracy:
-            coords["look"] = self.evaluated
+            coords["evaluation"] = self.evaluated
         return xarray.Dataset(data, coords)
 
 
@@ -167,23 +168,23 @@ def build_sweep(
     Args:
         axes: of the grid.
         parts: places of every axis, and what was kept there.
-        schedule: (T,) where the test set was looked at, or None.
+        schedule: (T,) after which batches the test set was evaluated, or None.
 
     Returns:
         The results without their provenance.
     """
     shape = tuple(axis.size for axis in axes)
-    looks = np.zeros(0, int) if schedule is None else np.flatnonzero(schedule)
+    evaluated = np.zeros(0, int) if schedule is None else np.flatnonzero(schedule)
 
-    def looked(values: np.ndarray) -> np.ndarray:
-        return np.take(values, looks, axis=len(shape))
+    def at_evaluations(values: np.ndarray) -> np.ndarray:
+        return np.take(values, evaluated, axis=len(shape))
 
-    def of_looks(part: Any) -> Any:
-        return part._replace(evaluation=jax.tree.map(looked, part.evaluation))
+    def evaluated_part(part: Any) -> Any:
+        return part._replace(evaluation=jax.tree.map(at_evaluations, part.evaluation))
 
     places = [where for where, _ in parts]
     kept: Any = jax.tree.map(
-        lambda *leaves: _joined(shape, places, leaves), *[of_looks(part) for _, part in parts]
+        lambda *leaves: _joined(shape, places, leaves), *[evaluated_part(part) for _, part in parts]
     )
     rows = kept.rows.sum(axis=-1)
     with np.errstate(invalid="ignore"):
@@ -201,7 +202,7 @@ def build_sweep(
         prequential_accuracy=accuracy,
         loss=each,
         k_next=kept.k_next,
-        evaluated=looks,
+        evaluated=evaluated,
         accuracy={} if seen is None else seen.accuracy,
         task_accuracy={} if seen is None else seen.task_accuracy,
         learner_accuracy=np.zeros((*shape, 0)) if seen is None else seen.learner_accuracy,
@@ -239,8 +240,8 @@ def _filled(values: np.ndarray) -> np.ndarray:
 
 def _ends(values: Any) -> str:
     """How many values an axis has, and the first and the last of them."""
-    told = [value_in_words(value) for value in (values[0], values[-1])]
-    return f"{len(values)} value{'s' * (len(values) > 1)}, {' to '.join(told[: len(values)])}"
+    ends = [value_in_words(value) for value in (values[0], values[-1])]
+    return f"{len(values)} value{'s' * (len(values) > 1)}, {' to '.join(ends[: len(values)])}"
 
 
 def _coordinates(axis: Axis) -> Any:

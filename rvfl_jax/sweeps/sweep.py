@@ -4,47 +4,56 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec
+from typing import Protocol as Interface
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
-from rvfl_jax.core.checks import one_of, positive_int, prng_key
+from rvfl_jax.core.keywords import options_from_keywords
 from rvfl_jax.core.progress import track
-from rvfl_jax.core.types import Array, Boundaries, Evaluate, Learner, Precision, Stream
-from rvfl_jax.files.provenance import fingerprint, provenance
+from rvfl_jax.core.types import Learner, Stream
+from rvfl_jax.files.provenance import Provenance, fingerprint, provenance
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.runs.evaluation import columns_seen
 from rvfl_jax.runs.inputs import batches_of, capacity_of, encode_test, examined, schedule_of
-from rvfl_jax.runs.options import BOUNDARIES
-from rvfl_jax.streams.batches import Batches
 from rvfl_jax.streams.class_incremental import check_stream
 from rvfl_jax.sweeps.grid import Axis, axes_of, programs
+from rvfl_jax.sweeps.options import MakeLearner, SweepOptions
 from rvfl_jax.sweeps.program import Job, Program, Room, point_at
 from rvfl_jax.sweeps.result import Sweep, build_sweep
 
-# What a chunk may take beside the data: carries, constants and the largest intermediates.
-MAX_BYTES = 2 * 2**30
+P = ParamSpec("P")
+Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
 # With progress shown, work is cut into about so many chunks where that costs nothing.
 CHUNKS_SHOWN = 10
 
 
-def sweep(
-    make_learner: Callable[..., Learner],
+class _RunSweep(Interface[P]):
+    def __call__(
+        self,
+        make_learner: MakeLearner,
+        stream: Stream | Sequence[Stream],
+        grid: Grid,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Sweep: ...
+
+
+def _sweep_with(
+    kind: Callable[P, SweepOptions],
+) -> Callable[[Callable[[MakeLearner, Any, Grid, SweepOptions], Sweep]], _RunSweep[P]]:
+    """What a type checker knows of the decorator: calls take the arguments of `kind`."""
+    return options_from_keywords(kind)
+
+
+@_sweep_with(SweepOptions)
+def sweep(  # noqa: D417
+    make_learner: MakeLearner,
     stream: Stream | Sequence[Stream],
-    grid: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    *,
-    key: Array,
-    test: tuple[Any, Any] | None = None,
-    evaluate: Evaluate | int = "task",
-    precision: Precision = "double",
-    num_classes: int | None = None,
-    boundaries: Boundaries = "none",
-    constants: Sequence[str] = ("num_layers", "num_nodes"),
-    max_bytes: int = MAX_BYTES,
-    mesh: Mesh | None = None,
-    progress: bool | Callable[[int, int], None] = False,
+    grid: Grid,
+    options: SweepOptions,
 ) -> Sweep:
     """Run every configuration of a grid along a stream; one program, one compilation.
 
@@ -64,29 +73,29 @@ def sweep(
             `random_points` draws, which become the axis "point". Values are numbers, or one
             array of numbers a layer. The name "seed" is not handed to `make_learner`: its
             integers give each configuration the key `jax.random.fold_in(key, seed)`. Values
-            that are no numbers (activations, solvers) cost one program each.
+            that are not numbers (activations, solvers) cost one program each.
         key: PRNG key of the random features.
         test: (X, y) with labels in the stream's own terms, or None.
-        evaluate: when to look at the test set, as in `run_stream`; "task" looks at all of them
-            where a task of any of the streams ends.
+        evaluate: when to evaluate the test set, as in `run_stream`; "task" evaluates all
+            configurations where a task of any of the streams ends.
         precision: "double" or "single".
         num_classes: m, the designed capacity; the classes of the stream when None.
         boundaries: as in `run_stream`.
-        constants: names whose numbers are handed to `make_learner` as they are, one program
-            each.
-        max_bytes: larger grids run in chunks that need about so much beside the data.
+        constants: names whose numbers are passed to `make_learner` untraced, at the cost of one
+            program for each value.
+        max_bytes: memory for one chunk of configurations beside the data, about; larger grids
+            run in several chunks.
         mesh: devices that share the configurations; every device runs its own part.
         progress: True for a progress bar, or a function of (configurations done, all).
 
     Returns:
-        `Sweep`: labelled arrays, and the best configuration by what the learner lost on each
-        batch before it learned it. States are not kept: run the best one again, which costs
-        one run.
+        A `Sweep`: labelled arrays, and the best configuration by prequential loss. States are not
+        kept; to have one, run the best configuration again.
 
     Raises:
         ValueError: on unusable input or values out of range, before anything is compiled.
     """
-    prng_key("key", key)
+    options.check()
     if not callable(make_learner):
         raise ValueError(
             "make_learner: expected a function that makes a learner of a point, got"
@@ -97,33 +106,21 @@ def sweep(
     several = not isinstance(stream, Stream)
     streams: list[Stream] = [stream] if isinstance(stream, Stream) else list(stream)
     _check_streams(streams)
-    first = streams[0]
-    axes = axes_of(grid, len(streams) if several else None, constants)
+    axes = axes_of(grid, len(streams) if several else None, options.constants)
     _check_values(make_learner, axes)
-    T = first.num_batches
-    m = max(capacity_of(num_classes, one.classes) for one in streams)
-    schedule = None if test is None else _schedule(evaluate, streams, T)
-    positive_int("max_bytes", max_bytes)
-    batches = [batches_of(one, one_of("boundaries", boundaries, BOUNDARIES)) for one in streams]
-    job = _job(streams, _stack(batches, several), several, key, test, schedule, m)
-    # Told before anything runs: what has been computed is not lost to an axis without words.
-    about = provenance(
-        make_learner(**point_at(axes, [0] * len(axes))),
-        [fingerprint(one) for one in streams],
-        key,
-        precision,
-        num_classes=m,
-        grid={axis.name: _in_words(axis) for axis in axes},
-        constants=list(constants),
-        mesh=None if mesh is None else {"devices": mesh.size},
-        **({} if boundaries == "none" else {"boundaries": boundaries}),
-    )
+    T = streams[0].num_batches
+    m = max(capacity_of(options.num_classes, one.classes) for one in streams)
+    schedule = None if options.test is None else _schedule(options.evaluate, streams, T)
+    job = _job(streams, several, schedule, m, options)
+    # Said before anything runs: what has been computed is not lost to an axis without words.
+    about = _about(make_learner, axes, streams, m, options)
     total = math.prod(axis.size for axis in axes)
     parts: list[tuple[list[np.ndarray], Any]] = []
-    with precision_scope(precision), track(total, progress, "configurations") as advance:
+    progress = options.progress
+    with precision_scope(options.precision), track(total, progress, "configurations") as advance:
         known = np.zeros([axis.size for axis in axes], bool)
+        room, sizes = Room(options.max_bytes, options.mesh), {"num_steps": T, "num_classes": m}
         for held, places in programs(axes):
-            room, sizes = Room(max_bytes, mesh), {"num_steps": T, "num_classes": m}
             program = Program(make_learner, held, axes, places, job, room, **sizes)
             for chunk, kept in program.run(CHUNKS_SHOWN if progress else 1):
                 parts.append((chunk, kept))
@@ -131,6 +128,28 @@ def sweep(
                 known[np.ix_(*chunk)] = True
                 advance(int(known.sum()))
     return replace(build_sweep(axes, parts, schedule), provenance=about)
+
+
+def _about(
+    make_learner: MakeLearner,
+    axes: list[Axis],
+    streams: list[Stream],
+    m: int,
+    options: SweepOptions,
+) -> Provenance:
+    """What the sweep depends on."""
+    mesh, boundaries = options.mesh, options.boundaries
+    return provenance(
+        make_learner(**point_at(axes, [0] * len(axes))),
+        [fingerprint(one) for one in streams],
+        options.key,
+        options.precision,
+        num_classes=m,
+        grid={axis.name: _in_words(axis) for axis in axes},
+        constants=list(options.constants),
+        mesh=None if mesh is None else {"devices": mesh.size},
+        **({} if boundaries == "none" else {"boundaries": boundaries}),
+    )
 
 
 def _in_words(axis: Axis) -> list[Any]:
@@ -146,10 +165,10 @@ def _word(value: Any) -> Any:
 
 
 def _schedule(evaluate: str | int, streams: list[Stream], T: int) -> np.ndarray | None:
-    """One schedule for all, since a look that only some take would cost all of them."""
+    """One schedule for all, since an evaluation that only some need would cost all of them."""
     each = [schedule_of(evaluate, one.task_ends, T) for one in streams]
-    looks = [one for one in each if one is not None]
-    return np.any(looks, axis=0) if looks else None
+    wanted = [one for one in each if one is not None]
+    return np.any(wanted, axis=0) if wanted else None
 
 
 def _check_streams(streams: list[Stream]) -> None:
@@ -169,7 +188,7 @@ def _check_streams(streams: list[Stream]) -> None:
             )
 
 
-def _check_values(make_learner: Callable[..., Learner], axes: list[Axis]) -> None:
+def _check_values(make_learner: MakeLearner, axes: list[Axis]) -> None:
     """Every value, and every combination of constants, is tried on the host first."""
     for _, places in programs(axes):
         first = [int(where[0]) for where in places]
@@ -185,24 +204,24 @@ def _check_values(make_learner: Callable[..., Learner], axes: list[Axis]) -> Non
 
 def _job(
     streams: list[Stream],
-    batches: Batches,
     several: bool,
-    key: Array,
-    test: tuple[Any, Any] | None,
     schedule: np.ndarray | None,
     m: int,
+    options: SweepOptions,
 ) -> Job:
+    batches = _stack([batches_of(one, options.boundaries) for one in streams], several)
+    test = options.test
     s = streams[0].X.shape[-1]
     columns, labels, X_test = None, None, None
     if test is not None and schedule is not None:
-        met_by = [columns_seen(0, one.y, one.weight) for one in streams]
-        columns = np.where(schedule, np.max(met_by, axis=0), 0)
+        seen_by = [columns_seen(0, one.y, one.weight) for one in streams]
+        columns = np.where(schedule, np.max(seen_by, axis=0), 0)
         sets = [
             examined(*encode_test(test, one.classes, s), one.class_task, m, None) for one in streams
         ]
         X_test = sets[0].X
         labels = _stack([(e.y, e.class_task, e.rows_of_task) for e in sets], several)
-    return Job(key, batches, columns, labels, X_test)
+    return Job(options.key, batches, columns, labels, X_test)
 
 
 def _stack(trees: list[Any], several: bool) -> Any:

@@ -51,7 +51,7 @@ def forgotten_state(state: Any, ridge: Any, factor: Array) -> Any:
 def grown_state(state: Any, num_classes: int) -> Any:
     """The same state with a capacity of so many classes, as if it had been known from the start.
 
-    The column of a class that was never met is zero in every sum, so that nothing is computed.
+    The column of a class that was never seen is zero in every sum, so that nothing is computed.
     """
     extra = num_classes - state.theta.shape[-1]
 
@@ -84,7 +84,7 @@ def merge_states(a: Any, b: Any, *, ridge: Any) -> Any:
         ridge: the lambda of both, a scalar or (L,).
 
     Raises:
-        ValueError: unless both have the same W, as many classes, and began from one readout.
+        ValueError: unless both have the same W, number of classes, lambda and prior readout.
         NumericalError: if the sums could not be factorised.
     """
     per_layer("ridge", ridge, len(a.theta), minimum=0.0, strict=True)
@@ -123,7 +123,7 @@ def unlearn_rows(
 
     Raises:
         ValueError: on shapes that do not fit.
-        NumericalError: if what is left is no sum of rows, as when they were never learned.
+        NumericalError: if what is left is not a sum over rows, as when they were never learned.
     """
     its = {"activation": getattr(state, "activation", None)}
     check_design({"activation": activation_name(activation)}, its)

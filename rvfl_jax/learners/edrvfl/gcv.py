@@ -28,8 +28,8 @@ def generalised_cross_validation(
 ) -> np.ndarray:
     """(C, L) GCV score of each candidate lambda for each sub-learner; the least is best.
 
-    It holds for rows that are alike in distribution; while classes are still to come it tells
-    of those learned so far.
+    It estimates the error on rows distributed as those learned; while classes are still to come
+    it says nothing about them.
 
     Args:
         state: of `edrvfl` with the exact cold start and a constant k, or with
@@ -74,7 +74,7 @@ def with_ridge(state: Any, new: Any, *, ridge: Any) -> Any:
     Args:
         state: as in `generalised_cross_validation`; a forward term inside is dropped.
         new: lambda > 0, a scalar or (L,).
-        ridge: the lambda that the state was learned with. Go on with a learner of the new one.
+        ridge: the lambda that the state was learned with. Continue with a learner of the new one.
 
     Raises:
         ValueError: on a lambda out of range.

@@ -64,7 +64,6 @@ from rvfl_jax.learners.edrvfl.strength import (
     Strength,
     is_of_old,
     is_random,
-    is_ridge,
     resolve_strength,
 )
 from rvfl_jax.learners.edrvfl.sums import learned_state, sums_of_rows
@@ -116,18 +115,18 @@ def edrvfl(
         >>> state = learner.init(jax.random.key(0), num_features=8, num_classes=3)
 
     The stream must announce what it then delivers: `X_next` of one step is `X_t` of the
-    next. For a constant k a broken promise costs nothing, since the step never leaves a
-    forward term inside eta_dagger; -kF-Bayes would estimate its strengths from the wrong
-    rows. Row weights act as in weighted ridge regression, on the forward term too; rows
-    of weight 0 are padding and count nowhere.
+    next. With a constant k nothing is lost when another batch comes than was announced, since
+    no forward term stays inside eta_dagger; -kF-Bayes would estimate its strengths from the
+    wrong rows. Row weights act as in weighted ridge regression, on the forward term too; rows
+    of weight 0 are padding and have no effect.
 
     Args:
-        num_layers: L, sub-learners.
+        num_layers: L, the number of sub-learners.
         num_nodes: N, hidden nodes of each.
         ridge: lambda > 0, a scalar or (L,); may be traced.
         k: forward strength >= 0, a scalar or (L,), may be traced; or `adaptive_k(...)`. With
-            k = 0 there is no forward term and what is announced tells nothing: `step` takes an
-            `X_next` so that one loop serves every k, and does the same without it.
+            k = 0 there is no forward term and the announced batch has no effect; `step` accepts
+            `X_next` all the same, so that one loop serves every k.
         activation: "relu", "leaky_relu", "sigmoid", "tanh", "swish" or any callable.
         cold_start: "exact" makes Theorem 2 hold: with k = 0 the learner equals the offline
             expert at every t. "paper" follows the paper's footnote 2, which sets
@@ -159,7 +158,7 @@ def edrvfl(
         solver=one_of("solver", solver, SOLVERS),
         weight_init=weight_init,
         ensemble=one_of("ensemble", ensemble, ENSEMBLES),
-        forward=not is_ridge(strength),
+        forward=not strength.vanishes,
     )
     ridge = per_layer("ridge", ridge, num_layers, minimum=0.0, strict=True)
     weight_scale = per_layer("weight_scale", weight_scale, num_layers, minimum=0.0, strict=True)

@@ -14,7 +14,7 @@ from rvfl_jax.linalg.precision import scope_of
 
 
 def with_prior(state: Any, theta_0: Any) -> Any:
-    """The state of a learner that begins at a readout somebody already has.
+    """The state of a learner that begins from a given readout theta_0.
 
     lambda then pulls towards theta_0 and no longer towards 0, and so does the forward term: after
     every batch
@@ -22,7 +22,7 @@ def with_prior(state: Any, theta_0: Any) -> Any:
         theta_{t+1} = theta_0 + eta_{t+1} sum_{i<=t} D_i^T (Y_i - D_i theta_0),
 
     the minimum of eq. (17) with the theta_0 in it, which eq. (20) steps to. Where lambda is large
-    the learner stays near theta_0, where there are many rows it leaves it. `theta` of another state
+    the learner stays near theta_0; with many rows it moves away. `theta` of another state
     with the same W is such a readout; `merge_states` adds what two such states learned.
 
     Example:

@@ -1,4 +1,4 @@
-"""What the learner keeps between steps, and how one state is told from another learner's."""
+"""What the learner keeps between steps, and how a state of another learner is recognised."""
 
 from typing import Any, NamedTuple
 
@@ -26,15 +26,16 @@ class EdRVFLState(NamedTuple):
         eta: (L, d, d) the same with the forward term of the announced batch, the paper's
             variable learning rate.
         theta_ridge: (L, d, m) the readout without forward term.
-        k: (L,) strength of the forward term inside eta; 0 when nothing is announced.
+        k: (L,) strength of the forward term inside eta; 0 when no batch is announced.
         num_learned: () batches learned so far; batches without rows do not count.
-        key: PRNG key of the random estimators of k; None for all others.
-        sketch: sums that the health of the solution is measured with, a leading L each.
+        key: PRNG key of the random estimators of k; None without one.
+        sketch: random projections of what was learned, from which `residual` and `condition`
+            are estimated; each with a leading axis L.
         root: (L, d, d) upper R with R^T R = eta_dagger^-1, for solver="square_root"; None
-            for all others.
-        prior: (L, d, m) the readout theta_0 that it began from, see `with_prior`; None for 0.
-        ridge: (L,) lambda of the learner, so that a state of another one is refused.
-        activation: the name of the learner's, no array but part of the structure.
+            for the other solvers.
+        prior: (L, d, m) the readout theta_0 that learning began from, see `with_prior`; None for 0.
+        ridge: (L,) lambda of the learner; a learner with another one refuses the state.
+        activation: name of the learner's activation, a static part of the structure.
     """
 
     W: Array

@@ -27,7 +27,7 @@ from rvfl_jax.linalg.products import is_finite, symmetrise
 ESTIMATORS = ("inverse_trace", "trace", "random_diagonal", "random_variance")
 
 
-# Of the algorithm behind an adaptive k, told in descriptions and saved models: before 2, the
+# Version of the algorithm behind an adaptive k, in descriptions and saved models: before 2, the
 # difference of the two strengths stayed in eta_dagger, and "random_diagonal" was what
 # "random_variance" is.
 FORM = 2
@@ -40,6 +40,11 @@ class ConstantK:
     """The same k at every step: 0 is -R, 1 is -F, anything else -kF; None is 0 for good."""
 
     k: Any
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether there is known to be no forward term before anything is traced."""
+        return not is_traced(self.k) and not np.any(np.asarray(self.k))
 
 
 @partial(
@@ -57,6 +62,11 @@ class AdaptiveK:
     estimator: str
     reuse_k: bool
 
+    @property
+    def vanishes(self) -> bool:
+        """See `ConstantK`; never."""
+        return False
+
 
 Strength = ConstantK | AdaptiveK
 
@@ -69,10 +79,10 @@ def adaptive_k(
 ) -> AdaptiveK:
     """-kF-Bayes: k per layer and per step from the data, eq. (27)-(29).
 
-    Where a batch has more rows than its features have rank, Q has zero eigenvalues, sigma
-    alone decides their share of the trace, and k falls to about
-    kappa sigma b / (b - rank): practically plain ridge. `history.sigma_share` tells how
-    much of the trace sigma decided.
+    With Q = D eta_t D^T: where a batch has more rows than its features have rank, Q has zero
+    eigenvalues, sigma alone decides their share of the trace, and k falls to about
+    kappa sigma b / (b - rank), practically plain ridge. `history.sigma_share` is the share
+    of the trace that sigma decided.
 
     Args:
         kappa: scale, at least 0; a scalar or one per layer. May be traced.
@@ -81,20 +91,21 @@ def adaptive_k(
             kappa Tr[Q] / b, and "random_diagonal" (random_pick there) is kappa divided by the
             diagonal element of (Q + sigma I)^-1 at a random row. "random_variance" is ours,
             kappa times the diagonal element of Q at a random row, which inverts nothing.
-        reuse_k: False is Algorithm 2 as printed, which estimates the strength of the batch
-            being learned anew, k_t, where eta holds the k_added of the step before. Every
-            Gram enters eta_dagger once and whole; the difference stands in theta alone,
-            which is the ridge solution with part of the learner's own guess taught back,
+        reuse_k: False is Algorithm 2 as printed: the strength k_t of the batch being learned is
+            estimated anew, while eta still holds the strength k_added that the step before
+            put on it. Every Gram enters eta_dagger once and whole; the difference of the two
+            enters theta alone, the ridge solution for targets that hold part of the learner's
+            own guess,
 
                 theta_{t+1} = eta_{t+1} sum_{i<=t} D_i^T (Y_i + (k_i - k_added,i) D_i theta_i).
 
-            True sets k_t to k_added; theta then satisfies the closed form
+            True sets k_t to k_added; theta then has the closed form
 
                 theta_{t+1} = (lambda I + sum_{i<=t} D_i^T D_i
                                + k_{t+1} D_{t+1}^T D_{t+1})^-1 sum_{i<=t} D_i^T Y_i.
 
     Returns:
-        What `edrvfl` takes as its `k`.
+        A strength, to be passed to `edrvfl` as `k`.
 
     Raises:
         ValueError: on a negative kappa or sigma, or an unknown estimator.
@@ -123,9 +134,7 @@ def resolve_strength(k: Strength | Array | float, num_layers: int) -> Strength:
 
 def is_ridge(strength: Strength) -> bool:
     """Whether the forward term is known to vanish before anything is traced."""
-    if isinstance(strength, AdaptiveK) or is_traced(strength.k):
-        return False
-    return not np.any(np.asarray(strength.k))
+    return strength.vanishes
 
 
 def is_random(strength: Strength) -> bool:

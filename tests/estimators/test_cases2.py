@@ -11,8 +11,8 @@ import pytest
 
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, adaptive_k, load_model, merge, save_model
 from rvfl_jax.core.checks import NumericalError
-from tests.test_estimator import SMALL, blobs
-from tests.test_whole import whole
+from tests.estimators.test_estimator import SMALL, blobs
+from tests.estimators.test_whole import whole
 
 X, Y = blobs(120)
 BIG = [2**63 + 11, 2**63 + 12, 5]

@@ -20,11 +20,11 @@ from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, Predictor
 from rvfl_jax.estimators.fitted import Fitted
 from rvfl_jax.estimators.save import load_model
 from rvfl_jax.serving.export import PLATFORMS, export_learner, export_model
+from tests.cli.test_model_commands import FIT, NAMES, table
 from tests.compilations import counted_compilations
 from tests.streams import blobs, environment
-from tests.test_model_commands import FIT, NAMES, table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SMALL = {"num_layers": 1, "num_nodes": 8, "random_state": 0}
 
 SERVER = """
@@ -80,7 +80,7 @@ OTHERS += ["classifier_discriminant", "classifier_long", "regressor", "regressor
 )
 @pytest.mark.slow
 def test_answers_without_the_package_have_the_same_bits(tmp_path, cases):
-    run("-m", "tests.exported", tmp_path, *cases)
+    run("-m", "tests.serving.exported", tmp_path, *cases)
     served = [json.loads(line) for line in run("-c", SERVER, tmp_path).splitlines()]
     assert [row for row in served if not row[2]] == []
     rows = {name: [] for name in sorted({row[0] for row in served})}

@@ -22,9 +22,9 @@ from rvfl_jax.cli.model_folder import BEFORE, LOCK
 from rvfl_jax.estimators.save import notes_of
 from rvfl_jax.files import locks
 from rvfl_jax.files.checkpoint import load_checkpoint_file, save_checkpoint, write_npz
+from tests.cli.test_model_commands import FIT, called, table
+from tests.cli.test_resume_commands import nobody
 from tests.streams import environment
-from tests.test_model_commands import FIT, called, table
-from tests.test_resume_commands import nobody
 
 # The bar is 20; each pair of processes takes some ten seconds.
 WRITERS = int(os.environ.get("RVFL_JAX_WRITERS", "2"))

@@ -18,7 +18,7 @@ import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, merge
 from rvfl_jax.core.checks import NumericalError
 from rvfl_jax.estimators.base import MOST_ROWS
-from tests.test_estimator import SMALL, blobs
+from tests.estimators.test_estimator import SMALL, blobs
 
 X, Y = blobs(120)
 OURS = str(Path(rvfl_jax.__file__).parent)

@@ -270,7 +270,7 @@ def test_labels_of_maps_are_titles(run, result):
 @pytest.mark.parametrize(
     ("picture", "change", "options", "message"),
     [
-        ("accuracy_curve", {"evaluated": np.zeros(0, int)}, {}, "looked at a test set"),
+        ("accuracy_curve", {"evaluated": np.zeros(0, int)}, {}, "evaluated on a test set"),
         ("accuracy_curve", {}, {"protocol": "class"}, "protocol: expected one of class_incr"),
         ("transfer_matrix", {"R": {}}, {}, "evaluated at every task end"),
         ("strength_paths", {"k_next": np.full((8, 3), np.nan)}, {}, "with forward strengths"),

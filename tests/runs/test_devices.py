@@ -14,14 +14,14 @@ from tests import tolerances
 from tests.references import relative_error
 from tests.streams import blobs, environment, ragged_stream
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FEW = "--xla_backend_optimization_level=0"
 
 
 def started(script, *arguments, devices):
     flags = f"{FEW} --xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
-        [sys.executable, "-m", f"tests.{script}", *map(str, arguments)],
+        [sys.executable, "-m", f"tests.runs.{script}", *map(str, arguments)],
         cwd=ROOT,
         env=environment() | {"XLA_FLAGS": flags},
         stdout=subprocess.PIPE,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax.streams.batches import Batches
 from rvfl_jax.sweeps import program as sweep_program
 from rvfl_jax.sweeps.grid import axes_of
+from rvfl_jax.sweeps.options import SweepOptions
 from tests import tolerances
 from tests.compilations import counted_compilations
 from tests.streams import blobs, ragged_stream
@@ -166,8 +166,7 @@ def nest(grid, stream, make=wide):
     module = importlib.import_module("rvfl_jax.sweeps.sweep")
     axes = axes_of(grid, None, ())
     places = [np.arange(axis.size) for axis in axes]
-    batches = Batches(stream.X, stream.y, stream.weight)
-    job = module._job([stream], batches, False, KEY, None, None, 4)
+    job = module._job([stream], False, None, 4, SweepOptions(key=KEY))
     room, sizes = sweep_program.Room(10**9, None), {"num_steps": stream.num_batches}
     return sweep_program.Program(make, {}, axes, places, job, room, num_classes=4, **sizes)
 
@@ -271,7 +270,7 @@ def test_labelled_arrays(stream):
     points = rvfl_jax.random_points({"k": (0.1, 10), "ridge": (0.01, 1)}, 3, seed=0)
     assert all(0.1 <= p["k"] <= 10 and 0.01 <= p["ridge"] <= 1 for p in points)
     data = rvfl_jax.sweep(make, stream, points, key=KEY, test=TEST).to_xarray()
-    assert dict(data.sizes) == {"point": 3, "batch": 9, "learner": 2, "look": 2, "task": 2}
+    assert dict(data.sizes) == {"point": 3, "batch": 9, "learner": 2, "evaluation": 2, "task": 2}
     np.testing.assert_allclose(data["ridge"], [p["ridge"] for p in points])
     grid = {"ridge": [0.1, 1.0], "k": [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]}
     labelled = rvfl_jax.sweep(make, stream, grid, key=KEY).to_xarray()

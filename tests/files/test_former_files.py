@@ -12,7 +12,7 @@ from tests import tolerances
 from tests.references import relative_error
 from tests.streams import ragged_stream
 
-FORMER = Path(__file__).parent / "data" / "former"
+FORMER = Path(__file__).parent / "former"
 KEY = jax.random.key(0)
 
 

@@ -14,8 +14,8 @@ from jax import export
 from rvfl_jax.cli.main import main
 from rvfl_jax.data.tables import read_parts
 from rvfl_jax.files.checkpoint import load_checkpoint_file
-from tests.test_estimator import blobs
-from tests.test_tables import KINDS, written
+from tests.data.test_tables import KINDS, written
+from tests.estimators.test_estimator import blobs
 
 NAMES = ["ash", "beech", "cedar", "Dürrholz, rot"]
 FIT = ["--label", "species", "--num-nodes", "12", "--num-layers", "1"]

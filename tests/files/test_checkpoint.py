@@ -20,8 +20,8 @@ from rvfl_jax import (
 from rvfl_jax.estimators import save
 from rvfl_jax.estimators.save import FILE
 from rvfl_jax.files.checkpoint import load_checkpoint_file, restore, save_checkpoint
+from tests.estimators.test_estimator import SMALL, blobs
 from tests.streams import environment
-from tests.test_estimator import SMALL, blobs
 
 
 def tree():

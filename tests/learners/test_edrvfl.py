@@ -121,7 +121,7 @@ def test_constant_k_is_algorithm_1_and_has_its_closed_form(cold_start, solver):
 
 
 def rows_picked(t, layer, num_layers, stream):
-    """What the random estimators pick at step t (from 1) for the batches in hand and announced."""
+    """What the random estimators pick at step t (from 1) for the pending and the next batch."""
     keys = jax.random.split(jax.random.fold_in(jax.random.key(0), t - 1), (2, num_layers))
     picked = {}
     for key, at, which in ((keys[0], t - 1, "t"), (keys[1], t % len(stream.X), "next")):
