@@ -23,9 +23,10 @@ from rvfl_jax.linalg.spd import lower_inverse
 # of this size wakes BLAS threads that go on spinning for tens of milliseconds afterwards and
 # take the cores from XLA's products. At d = 1500, b = 125 that doubled the time of a step.
 SMALL = 512
-# Rows at which its halving stops: loops over few large columns suit one matrix, many products
-# of small blocks suit a batch of matrices.
-LEAF, BATCHED_LEAF = 32, 8
+# Rows at which its halving stops and a loop over panels of so many columns begins, for one matrix
+# and for each of a batch of them. A loop is compiled once, every halving doubles the program.
+LEAF, PANEL = 128, 16
+BATCHED_LEAF, BATCHED_PANEL = 64, 8
 
 
 @jax.custom_jvp
@@ -54,28 +55,56 @@ def _inverse_factor_by_lapack(A: Array) -> Array:
 
 @custom_vmap
 def _one_by_blocks(A: Array) -> Array:
-    return _inverse_factor_by_blocks(A, LEAF if A.shape[0] <= 256 else 2 * LEAF)
+    return _inverse_factor_by_blocks(A, LEAF, PANEL)
 
 
 @_one_by_blocks.def_vmap
 def _many_by_blocks(axis_size: int, in_batched: list[bool], A: Array) -> tuple[Array, bool]:
     del axis_size, in_batched
-    leaf = BATCHED_LEAF if A.shape[-1] > 2 * BATCHED_LEAF else 2 * BATCHED_LEAF
-    return jax.vmap(partial(_inverse_factor_by_blocks, leaf=leaf))(A), True
+    by_blocks = partial(_inverse_factor_by_blocks, leaf=BATCHED_LEAF, panel=BATCHED_PANEL)
+    return jax.vmap(by_blocks)(A), True
 
 
-def _inverse_factor_by_blocks(A: Array, leaf: int) -> Array:
+def _inverse_factor_by_blocks(A: Array, leaf: int, panel: int) -> Array:
     """Of [[A11, .], [A21, A22]]: X11, then X22 of the Schur complement, and X21 between."""
     size = A.shape[0]
-    if size <= leaf:
+    if size <= 2 * panel:
         return _inverse_factor_by_columns(A)
+    if size <= leaf:
+        return _inverse_factor_by_panels(A, panel)
     half = (size // 2 + 7) // 8 * 8
-    X_11 = _inverse_factor_by_blocks(A[:half, :half], leaf)
+    X_11 = _inverse_factor_by_blocks(A[:half, :half], leaf, panel)
     R_21 = matmul_nt(A[half:, :half], X_11)
-    X_22 = _inverse_factor_by_blocks(A[half:, half:] - matmul_nt(R_21, R_21), leaf)
+    X_22 = _inverse_factor_by_blocks(A[half:, half:] - matmul_nt(R_21, R_21), leaf, panel)
     X_21 = -matmul(X_22, matmul(R_21, X_11))
     upper = jnp.zeros((half, size - half), A.dtype)
     return jnp.block([[X_11, upper], [X_21, X_22]])
+
+
+def _inverse_factor_by_panels(A: Array, width: int) -> Array:
+    """The elimination of `_inverse_factor_by_columns`, `width` columns at a time."""
+    size = A.shape[0]
+    missing = -size % width
+    if missing:
+        # Rows of the identity fill up the last panel.
+        below = jnp.arange(size + missing) >= size
+        A = jnp.pad(A, [(0, missing), (0, missing)]) + jnp.diag(below.astype(A.dtype))
+    panel_of = jnp.arange(size + missing) // width
+
+    def eliminate(j: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        A, X = state
+        columns = lax.dynamic_slice_in_dim(A, j * width, width, axis=1)
+        own = _inverse_factor_by_columns(lax.dynamic_slice_in_dim(columns, j * width, width))
+        later = (panel_of > j)[:, None]
+        R = jnp.where(later, matmul_nt(columns, own), 0.0)
+        pivot = matmul(own, lax.dynamic_slice_in_dim(X, j * width, width))
+        X = jnp.where(later, X - matmul(R, pivot), X)
+        X = lax.dynamic_update_slice_in_dim(X, pivot, j * width, axis=0)
+        return A - matmul_nt(R, R), X
+
+    eye = jnp.eye(size + missing, dtype=A.dtype)
+    X = lax.fori_loop(0, (size + missing) // width, eliminate, (A, eye))[1]
+    return X[:size, :size]
 
 
 def _inverse_factor_by_columns(A: Array) -> Array:
