@@ -73,6 +73,15 @@ def whole_products() -> Iterator[None]:
         _WHOLE.reset(token)
 
 
+def running_sums(x: Array) -> Array:
+    """Sums of x (r, ...) over its leading axis up to each entry, all of which must be finite.
+
+    One product: of few entries on CPU many times faster than `jnp.cumsum`.
+    """
+    r = x.shape[0]
+    return matmul(jnp.tri(r, dtype=x.dtype), x.reshape(r, -1)).reshape(x.shape)
+
+
 def gram(D: Array) -> Array:
     """D^T D (d, d) of rows D (b, d)."""
     return outer_square(D.T)

@@ -9,6 +9,7 @@ from jax import lax
 
 from rvfl_jax.core.types import Array, Carry, FollowForm, Learner, State
 from rvfl_jax.learners.base import LearnerProgram
+from rvfl_jax.linalg.products import running_sums
 from rvfl_jax.runs.evaluation import (
     Evaluation,
     Examined,
@@ -122,7 +123,7 @@ class Steps(NamedTuple):
             self.learner, self.num_classes, carry, steps
         )
         met = jax.vmap(partial(update_seen, seen))(learned.targets, learned.valid)
-        met = lax.cummax(met.astype(jnp.int8)) > 0
+        met = running_sums(met.astype(float)) > 0
         form, test = self.learner.stream.block, self.test
         looked = None
         if test is not None and (self.columns is not None or followed is not None):

@@ -23,7 +23,7 @@ from rvfl_jax.core.portable import portable
 from rvfl_jax.core.types import Array
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.solvers.base import Trail
-from rvfl_jax.linalg.products import matmul, matmul_nt, matmul_tn
+from rvfl_jax.linalg.products import matmul, matmul_nt, matmul_tn, running_sums
 
 NUM_PROBES = 4
 # theta = 0 has residual 1: beyond it what was learned is worse than nothing.
@@ -96,6 +96,11 @@ def relative_size(gap: Array, B: Array) -> Array:
     return jnp.where(size > 0, jnp.sqrt(jnp.sum(gap**2)) / jnp.where(size > 0, size, 1.0), 0.0)
 
 
+def _only(which: Array, x: Array) -> Array:
+    """x (r, ...) where a batch counts, 0 elsewhere, whatever is there."""
+    return jnp.where(which[:, None, None], x, 0.0)
+
+
 class LearnedBlock(NamedTuple):
     """What r batches of one sub-learner add to its sketch.
 
@@ -129,14 +134,16 @@ def residuals_along(
     """
     S, K, order = trail.moments
     r = len(block.D)
-    grams = jnp.where(block.absorbed, block.weight, 0.0)
-    DU = grams[:, None, None] * block.DU
-    traces = sketch.trace + jnp.cumsum(grams * jnp.sum(block.D**2, axis=(1, 2)))
+    absorbed, enters = block.absorbed, block.absorbed & (block.weight > 0)
+    DU = _only(enters, block.weight[:, None, None] * block.DU)
+    squares = jnp.where(enters, block.weight * jnp.sum(block.D**2, axis=(1, 2)), 0.0)
+    traces = sketch.trace + running_sums(squares)
     flat = DU.reshape(-1, DU.shape[-1]), block.D.reshape(-1, block.D.shape[-1])
-    added = jax.vmap(matmul_tn)(jnp.where(block.absorbed[:, None, None], block.DU, 0.0), block.Y)
-    moments = sketch.moment + jnp.cumsum(added, axis=0)
-    of_start = matmul(sketch.gram, trail.Phi) + jnp.cumsum(jax.vmap(matmul_tn)(DU, trail.U), axis=0)
-    of_rows = matmul_nt(sketch.gram, S) + jnp.cumsum(jax.vmap(matmul_tn)(DU, K[:r]), axis=0)
+    learned = _only(absorbed, jax.vmap(matmul_tn)(block.DU, block.Y))
+    moments = sketch.moment + running_sums(learned)
+    of_batches = _only(enters, jax.vmap(matmul_tn)(DU, trail.U))
+    of_start = matmul(sketch.gram, trail.Phi) + running_sums(of_batches)
+    of_rows = matmul_nt(sketch.gram, S) + running_sums(jax.vmap(matmul_tn)(DU, K[:r]))
     past = order <= jnp.arange(r)[:, None]
     of_rows = jax.vmap(matmul, (0, None))(jnp.where(past[:, None], of_rows, 0.0), trail.E)
     gaps = jax.vmap(relative_size)(of_start + of_rows - moments, moments)
