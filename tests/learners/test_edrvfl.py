@@ -229,7 +229,7 @@ def test_solver_auto_takes_the_information_form_for_long_batches():
     state = learner.init(jax.random.key(0), 6, 4)
     short = learner.stream.begin(state, jnp.ones((2, 6)), None)
     long = learner.stream.begin(state, jnp.ones((40, 6)), None)
-    assert short.solver.name == "covariance"
+    assert short.solver.name == "blocked"
     assert long.solver.name == "information"
 
 

@@ -15,8 +15,8 @@ from tests.streams import blobs, ragged_stream
 
 KEY = jax.random.key(0)
 STREAM, TEST = ragged_stream(), blobs(50)
-# Batches of three rows, of which a block holds two.
-SMALL = ragged_stream(97, 33)
+# Batches of two rows, of which a block holds four.
+SMALL = ragged_stream(97, 49)
 GRID = {"ridge": [0.1, 1.0], "k": np.linspace(0, 2, 11)}
 
 

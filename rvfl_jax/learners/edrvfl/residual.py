@@ -97,7 +97,7 @@ def relative_size(gap: Array, B: Array) -> Array:
 
 
 def _only(which: Array, x: Array) -> Array:
-    """x (r, ...) where a batch counts, 0 elsewhere, whatever is there."""
+    """Values (r, ...) where a batch counts, 0 elsewhere, whatever is there."""
     return jnp.where(which[:, None, None], x, 0.0)
 
 

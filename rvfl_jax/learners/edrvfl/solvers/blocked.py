@@ -71,8 +71,9 @@ from rvfl_jax.linalg.products import (
     symmetrise,
 )
 
-# Rows of a block. More of them spread the cost of moving P further, and add R / d to its flops.
-ROWS, MOST_OF_WIDTH = 128, 0.5
+# Rows of a block: more of them spread the cost of moving P further, and add R / d to its flops.
+# Fewer batches than so many are as fast one by one.
+ROWS, SHARE_OF_WIDTH, FEWEST = 96, 0.5, 3
 
 
 @in_brief
@@ -146,7 +147,8 @@ class Course(NamedTuple):
 
 def block_size(rows: int, width: int) -> int:
     """r, how many batches of so many rows are learned at once; 1 where it would not pay."""
-    return max(1, int(min(ROWS, MOST_OF_WIDTH * width)) // rows)
+    most = int(min(ROWS, SHARE_OF_WIDTH * width)) // rows
+    return most if most >= FEWEST else 1
 
 
 def advance_block(
