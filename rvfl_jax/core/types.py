@@ -184,14 +184,15 @@ class BlockForm(NamedTuple):
     """How a learner learns several batches at once, to the result of learning them one by one.
 
     Attributes:
-        size: `carry -> r`, how many; 1 where one at a time is as fast.
+        size: `(carry, steps) -> r`, how many of a stream of so many; 1 where one at a time is
+            as fast.
         advance: `(carry, Y, X_next, weight_next) -> (carry, infos, shared, each)`, all arguments
             and infos of r batches with a leading r, the pending one first.
         decided: `(shared, each of one batch) -> decided`, which the form reads and follows as it
             does the carry after that batch.
     """
 
-    size: Callable[[Carry], int]
+    size: Callable[[Carry, int], int]
     advance: Callable[[Carry, Any, Any, Any], tuple[Carry, StepInfo, Any, Any]]
     decided: Callable[[Any, Any], Any]
 

@@ -80,7 +80,7 @@ def block_size(learner: Learner, carry: Carry, batches: Batches, num_steps: int)
     form = learner.stream.block
     if form is None or (batches.ends is not None and consolidates(learner)):
         return 1
-    most = min(form.size(carry), num_steps)
+    most = min(form.size(carry, num_steps), num_steps)
     least = -(-3 * most // 4)
     return min(range(most, max(least, 1) - 1, -1), key=lambda size: num_steps % size, default=1)
 

@@ -9,6 +9,8 @@ import pytest
 
 import rvfl_jax
 from rvfl_jax import adaptive_k
+from rvfl_jax.learners.edrvfl.solvers.base import SolverOptions
+from rvfl_jax.learners.edrvfl.solvers.blocked import where_it_pays
 from rvfl_jax.runs.scan import block_size
 from rvfl_jax.streams.batches import Batches
 from tests import references, tolerances
@@ -299,5 +301,19 @@ def test_blocks_leave_as_few_single_steps_as_they_can():
     assert [size_of(learner, num_steps=n) for n in (1, 2, 7, 11, 30, 31, 44)] == [
         *(1, 2, 7, 11, 10, 10, 11)
     ]
-    with_tasks = small_batches()
-    assert size_of(make(1.0, "auto", num_nodes=60), with_tasks, 1000) == 10
+    auto = make(1.0, "auto", num_nodes=60)
+    assert [size_of(auto, num_steps=n) for n in (100, 10_000)] == [1, 10]
+
+
+def test_auto_takes_blocks_where_they_pay():
+    """Small batches, many of them or of a wide readout; what it gives is the same."""
+    size = where_it_pays(SolverOptions(True, False)).block.size
+    assert [size(rows, 500, 5, 1000) for rows in (1, 10, 32, 33, 125)] == [96, 9, 3, 1, 1]
+    assert [size(27, 192, 3, steps) for steps in (50, 400)] == [1, 3]
+    stream, learners = small_batches(), [make(1.0, solver) for solver in ("auto", "covariance")]
+    repeated = jax.tree.map(
+        lambda a: np.concatenate([a] * 110), stream._replace(classes=None, class_task=None)
+    )
+    long = repeated._replace(classes=stream.classes, class_task=stream.class_task)
+    assert [size_of(each, long, len(long.X)) for each in learners] == [3, 1]
+    check_same_run(*(run(each, long, test=None) for each in learners))

@@ -81,9 +81,9 @@ def block_form(stream: EdRVFLStream) -> BlockForm:
     return BlockForm(_size, advance, decided)
 
 
-def _size(carry: StreamCarry) -> int:
-    _, rows, width = carry.pending.D.shape
-    return 1 if carry.solver.block is None else carry.solver.block.size(rows, width)
+def _size(carry: StreamCarry, steps: int) -> int:
+    layers, rows, width = carry.pending.D.shape
+    return 1 if carry.solver.block is None else carry.solver.block.size(rows, width, layers, steps)
 
 
 def _advance(

@@ -209,13 +209,14 @@ class BlockwiseForm(NamedTuple):
     """How a solver learns a block of batches at once.
 
     Attributes:
-        size: `(rows, width) -> r`, how many batches of so many rows make a block; 1 for none.
+        size: `(rows, width, layers, steps) -> r`, how many batches of so many rows make a block,
+            in a stream of so many steps; 1 for none.
         advance: `(carry, BlockStep) -> (carry, Report, Trail, Glimpse)`, reports and glimpses with
             a leading r; otherwise what r calls of `ReadoutSolver.advance` give.
         theta: `(Trail, Glimpse of one batch) -> (d, m)` the readout after it.
     """
 
-    size: Callable[[int, int], int]
+    size: Callable[[int, int, int, int], int]
     advance: Callable[[Any, BlockStep], tuple[Any, "Report", Trail, Glimpse]]
     theta: Callable[[Trail, Glimpse], Array]
 

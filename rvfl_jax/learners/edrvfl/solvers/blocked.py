@@ -74,6 +74,9 @@ from rvfl_jax.linalg.products import (
 # Rows of a block: more of them spread the cost of moving P further, and add R / d to its flops.
 # Fewer batches than so many are as fast one by one.
 ROWS, SHARE_OF_WIDTH, FEWEST = 96, 0.5, 3
+# A program of blocks takes a few seconds longer to compile. It saves each step some calls and three
+# passes over P, about so many seconds and seconds an entry, and is chosen where that adds up.
+SAVED_CALLS, SAVED_ENTRY, WORTH = 3e-5, 2.4e-9, 0.1
 
 
 @in_brief
@@ -149,6 +152,11 @@ def block_size(rows: int, width: int) -> int:
     """r, how many batches of so many rows are learned at once; 1 where it would not pay."""
     most = int(min(ROWS, SHARE_OF_WIDTH * width)) // rows
     return most if most >= FEWEST else 1
+
+
+def _size_where_it_pays(rows: int, width: int, layers: int, steps: int) -> int:
+    saved = steps * (SAVED_CALLS + SAVED_ENTRY * layers * width**2)
+    return block_size(rows, width) if saved >= WORTH else 1
 
 
 def advance_block(
@@ -356,8 +364,16 @@ def solver(options: SolverOptions) -> ReadoutSolver:
         covariance.solver(options),
         name="blocked",
         block=BlockwiseForm(
-            size=block_size,
+            size=lambda rows, width, layers, steps: block_size(rows, width),
             advance=lambda carry, block: advance_block(carry, block, options),
             theta=theta,
         ),
     )
+
+
+@cache
+def where_it_pays(options: SolverOptions) -> ReadoutSolver:
+    """The same, which learns short streams of narrow readouts batch by batch."""
+    always = solver(options)
+    assert always.block is not None
+    return replace(always, block=always.block._replace(size=_size_where_it_pays))

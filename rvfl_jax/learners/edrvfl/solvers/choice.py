@@ -13,8 +13,9 @@ BY_NAME = {
 
 def solvers_of(name: str, options: SolverOptions) -> tuple[ReadoutSolver, ...]:
     """Those that a learner may use: the one of that name, or for "auto" those it chooses from."""
-    names = ("blocked", "information") if name == "auto" else (name,)
-    return tuple(BY_NAME[each](options) for each in names)
+    if name == "auto":
+        return blocked.where_it_pays(options), information.solver(options)
+    return (BY_NAME[name](options),)
 
 
 def fastest(solvers: tuple[ReadoutSolver, ...], rows: int, width: int) -> ReadoutSolver:
