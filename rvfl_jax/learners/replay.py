@@ -85,7 +85,8 @@ def _replay(options: tuple[Any, ...], learning_rate: Any) -> Learner:
         healthy = is_sound(params)
         learned = ERState(params, moments, kept, key)
         info = StepInfo(head.logits(state.params, X), healthy)
-        return unless_unhealthy(healthy, learned, state), info
+        # A batch of no rows, as runs in chunks fill up with, leaves no trace, not even a draw.
+        return unless_unhealthy(healthy & jnp.any(weight > 0), learned, state), info
 
     def scores(state: ERState, X: Any) -> Array:
         return head.logits(state.params, X)
