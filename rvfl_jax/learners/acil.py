@@ -27,7 +27,7 @@ from rvfl_jax.learners.edrvfl.network import resolve_activation
 from rvfl_jax.learners.parts import learn_in_blocks, rows_of, unless_unhealthy
 from rvfl_jax.learners.random_maps import NUM_NODES, uniform_weights
 from rvfl_jax.learners.recursion import Recursion
-from rvfl_jax.linalg.products import matmul
+from rvfl_jax.linalg.products import is_finite, matmul
 
 
 class ACILState(NamedTuple):
@@ -104,8 +104,10 @@ def _recursive_ridge(options: Options, numbers: Numbers) -> Learner:
         X, weight = rows_of(X_t, weight_t, state.W.dtype)
         D = g(matmul(X, state.W))
         new = state.readout.learn(D, Y_t, weight)
-        info = StepInfo(matmul(D, state.readout.theta), new.healthy)
-        return state._replace(readout=unless_unhealthy(new.healthy, new, state.readout)), info
+        # A saturated node makes a finite feature of any input.
+        healthy = is_finite(X) & new.healthy
+        info = StepInfo(matmul(D, state.readout.theta), healthy)
+        return state._replace(readout=unless_unhealthy(healthy, new, state.readout)), info
 
     def fit_offline(state: ACILState, X: Any, Y: Any, weight: Any) -> ACILState:
         def learn(readout: Recursion, X: Array, Y: Array, weight: Array) -> Recursion:

@@ -4,11 +4,12 @@
     compensation:  C = tanh(X W),  theta'_t learns P_t (Y_t - D_t theta_t),
     scores:        D theta_t + c C theta'_t,
 
-both by the recursion of `rvfl_jax.learners.recursion`, with lambda and lambda' of their own, c the compensation ratio, and P_t the cleansing of previous
-labels: columns of classes that are not in the batch are set to 0. In the source, where each batch
-is a phase of new classes, these are the columns of all classes before; for batches of any other
-kind this is the same rule, told nothing of tasks. With c = 0 it is ACIL. The residuals are those of
-the readout of their time, so that, unlike ACIL, the end depends on the batches.
+both by the recursion of `rvfl_jax.learners.recursion`, with lambda and lambda' of their own. c is
+the compensation ratio, and P_t the cleansing of previous labels: columns of classes that are not in
+the batch are set to 0. In the source, where each batch is a phase of new classes, these are the
+columns of all classes before; for batches of any other kind this is the same rule, told nothing of
+tasks. With c = 0 it is ACIL. The residuals are those of the readout of their time, so that, unlike
+ACIL, the end depends on the batches.
 
 Cost: 8 N^2 b flops a batch, twice that of ACIL. Scores are products: nothing is solved for them.
 
@@ -28,7 +29,7 @@ from rvfl_jax.learners.base import describe, plain_learner, shared_programs
 from rvfl_jax.learners.parts import rows_of, unless_unhealthy
 from rvfl_jax.learners.random_maps import NUM_NODES, uniform_weights
 from rvfl_jax.learners.recursion import Recursion
-from rvfl_jax.linalg.products import matmul
+from rvfl_jax.linalg.products import is_finite, matmul
 
 
 class DSALState(NamedTuple):
@@ -105,7 +106,7 @@ def _dsal(options: tuple[int], numbers: Numbers) -> Learner:
         present = weight @ Y_t > 0
         left_over = jnp.where(present, Y_t - matmul(D, main.theta), 0.0)
         new = DSALState(state.W, main, state.compensation.learn(C, left_over, weight))
-        healthy = new.main.healthy & new.compensation.healthy
+        healthy = is_finite(X) & new.main.healthy & new.compensation.healthy
         return unless_unhealthy(healthy, new, state), StepInfo(answer(state, D, C), healthy)
 
     description = describe("dsal", num_nodes=num_nodes, **numbers._asdict())

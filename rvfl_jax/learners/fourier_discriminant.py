@@ -8,6 +8,7 @@ from rvfl_jax.learners.base import plain_learner
 from rvfl_jax.learners.gaussian import Gaussians
 from rvfl_jax.learners.parts import learn_in_blocks, rows_of, unless_unhealthy
 from rvfl_jax.learners.random_maps import FourierMap, fourier_map
+from rvfl_jax.linalg.products import is_finite
 from rvfl_jax.metrics import brier_loss
 
 
@@ -54,8 +55,9 @@ def fourier_discriminant(
         X, weight = rows_of(X_t, weight_t, state.features.W.dtype)
         Z = state.features(X)
         new = state.sums.learn(Z, Y_t, weight)
-        info = StepInfo(answer(state.sums, Z), new.healthy)
-        return state._replace(sums=unless_unhealthy(new.healthy, new, state.sums)), info
+        healthy = is_finite(X) & new.healthy
+        info = StepInfo(answer(state.sums, Z), healthy)
+        return state._replace(sums=unless_unhealthy(healthy, new, state.sums)), info
 
     def fit_offline(state: FourierState, X: Any, Y: Any, weight: Any) -> FourierState:
         def learn(sums: Gaussians, X: Array, Y: Array, weight: Array) -> Gaussians:

@@ -139,7 +139,7 @@ def _ranpac(options: tuple[int, bool], ridge: Any) -> Learner:
             # A choice of one of several values has no derivative.
             rows = jax.lax.stop_gradient((H, jnp.asarray(Y_t, H.dtype), weight))
             new = new._replace(ridge=chosen_ridge(*rows, state.ridge))
-        healthy = is_finite(new.gram) & is_finite(new.moment)
+        healthy = is_finite(X) & is_finite(new.gram) & is_finite(new.moment)
         return unless_unhealthy(healthy, new, state), StepInfo(answer(state, H), healthy)
 
     def fit_offline(state: RanPACState, X: Any, Y: Any, weight: Any) -> RanPACState:
