@@ -122,4 +122,5 @@ def _recursive_ridge(options: Options, numbers: Numbers) -> Learner:
         scores,
         fit_offline=fit_offline,
         description=describe(options.name, **shaping, **numbers._asdict()),
+        sizes=lambda state: (jnp.shape(state.W)[0], state.readout.num_classes),
     )

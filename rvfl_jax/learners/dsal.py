@@ -110,4 +110,10 @@ def _dsal(options: tuple[int], numbers: Numbers) -> Learner:
         return unless_unhealthy(healthy, new, state), StepInfo(answer(state, D, C), healthy)
 
     description = describe("dsal", num_nodes=num_nodes, **numbers._asdict())
-    return plain_learner(init, step, scores, description=description)
+    return plain_learner(
+        init,
+        step,
+        scores,
+        description=description,
+        sizes=lambda state: (jnp.shape(state.W)[0], state.main.num_classes),
+    )

@@ -80,4 +80,11 @@ def _finetune(options: tuple[tuple[int, ...], int], learning_rate: Any) -> Learn
         return unless_unhealthy(healthy, new, state), StepInfo(scores(state, X), healthy)
 
     description = describe("finetune", learning_rate=learning_rate, hidden=hidden, updates=updates)
-    return plain_learner(init, step, scores, loss=brier_loss, description=description)
+    return plain_learner(
+        init,
+        step,
+        scores,
+        loss=brier_loss,
+        description=description,
+        sizes=lambda state: head.sizes(state.params),
+    )

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+
 from rvfl_jax.core.types import Array, Learner, StepInfo
 from rvfl_jax.learners.base import plain_learner
 from rvfl_jax.learners.gaussian import Gaussians
@@ -39,8 +41,7 @@ def fourier_discriminant(
         return sums.scores(Z, regularised(sums.covariance))
 
     def scores(state: FourierState, X: Any) -> Array:
-        X, _ = rows_of(X, None, state.features.W.dtype)
-        return answer(state.sums, state.features(X))
+        return answer(state.sums, state.features(jnp.asarray(X, state.features.W.dtype)))
 
     def step(
         state: FourierState,
@@ -72,4 +73,5 @@ def fourier_discriminant(
         fit_offline=fit_offline,
         loss=brier_loss,
         description=description,
+        sizes=lambda state: (jnp.shape(state.features.W)[0], state.sums.sizes[1]),
     )

@@ -32,6 +32,12 @@ class ClassMeans(NamedTuple):
         """Of no rows."""
         return cls(jnp.zeros(num_classes), jnp.zeros((num_classes, num_features)))
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """(s, m)."""
+        m, s = jnp.shape(self.mean)
+        return s, m
+
     def learn(self, X: Array, Y: Array, weight: Array) -> "ClassMeans":
         """With rows X (b, s) of one-hot targets Y (b, m) and weights (b,)."""
         return self._learn(X, Y, weight)[0]
@@ -59,6 +65,11 @@ class Gaussians(NamedTuple):
         return cls(
             *ClassMeans.none(num_features, num_classes), jnp.zeros((num_features, num_features))
         )
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """(s, m)."""
+        return ClassMeans(self.rows, self.mean).sizes
 
     @property
     def covariance(self) -> Array:

@@ -120,4 +120,5 @@ def _joint(options: Options, learning_rate: Any) -> Learner:
         fit_offline=fit_offline,
         loss=brier_loss,
         description=description,
+        sizes=lambda state: head.sizes(state.params),
     )

@@ -85,4 +85,5 @@ def _lda(options: Options, shrinkage: Any) -> Learner:
         fit_offline=fit_offline,
         loss=brier_loss,
         description=describe("lda", shrinkage=told, priors=options.priors),
+        sizes=lambda state: state.sizes,
     )

@@ -33,9 +33,15 @@ class MLPHead(NamedTuple):
         """Parameters with a readout of all classes there may be."""
         return MLP(self.hidden, num_classes).init(key, jnp.zeros((1, num_features)))
 
+    def sizes(self, params: Any) -> tuple[int, int]:
+        """(s, m)."""
+        layers = params["params"]
+        last = layers[f"Dense_{len(self.hidden)}"]
+        return jnp.shape(layers["Dense_0"]["kernel"])[0], jnp.shape(last["bias"])[0]
+
     def logits(self, params: Any, X: Any) -> Array:
         """(b, m) of inputs (b, s)."""
-        num_classes = len(params["params"][f"Dense_{len(self.hidden)}"]["bias"])
+        _, num_classes = self.sizes(params)
         return jnp.asarray(MLP(self.hidden, num_classes).apply(params, jnp.asarray(X)))
 
     def loss(self, params: Any, X: Array, Y: Array, weight: Array) -> Array:

@@ -68,4 +68,5 @@ def _ncm(_: tuple[()], __: tuple[()]) -> Learner:
         fit_offline=fit_offline,
         loss=brier_loss,
         description=describe("ncm"),
+        sizes=lambda state: state.sizes,
     )

@@ -157,4 +157,11 @@ def _ranpac(options: tuple[int, bool], ridge: Any) -> Learner:
         return new._replace(ridge=ridge)
 
     description = describe("ranpac", num_nodes=num_nodes, ridge=None if chooses else ridge)
-    return plain_learner(init, step, scores, fit_offline=fit_offline, description=description)
+    return plain_learner(
+        init,
+        step,
+        scores,
+        fit_offline=fit_offline,
+        description=description,
+        sizes=lambda state: (jnp.shape(state.W)[0], jnp.shape(state.moment)[1]),
+    )

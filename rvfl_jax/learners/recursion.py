@@ -36,6 +36,11 @@ class Recursion(NamedTuple):
         return cls(jnp.zeros((num_nodes, num_classes)), jnp.eye(num_nodes) / ridge)
 
     @property
+    def num_classes(self) -> int:
+        """The number of columns of theta, m."""
+        return jnp.shape(self.theta)[1]
+
+    @property
     def healthy(self) -> Array:
         """Scalar truth: all of it is finite."""
         return is_finite(self.theta) & is_finite(self.eta)

@@ -93,4 +93,11 @@ def _replay(options: tuple[Any, ...], learning_rate: Any) -> Learner:
 
     numbers = dict(zip(("hidden", "memory", "drawn", "updates"), options, strict=True))
     description = describe("replay", learning_rate=learning_rate, **numbers)
-    return plain_learner(init, step, scores, loss=brier_loss, description=description)
+    return plain_learner(
+        init,
+        step,
+        scores,
+        loss=brier_loss,
+        description=description,
+        sizes=lambda state: head.sizes(state.params),
+    )

@@ -70,4 +70,5 @@ def _simplecil(_: tuple[()], scale: Any) -> Learner:
         fit_offline=fit_offline,
         loss=brier_loss,
         description=describe("simplecil", scale=scale),
+        sizes=lambda state: state.sizes,
     )

@@ -25,7 +25,7 @@ from rvfl_jax.core.checks import scalar
 from rvfl_jax.core.types import Array, Learner, StepInfo
 from rvfl_jax.learners.base import describe, plain_learner, shared_programs
 from rvfl_jax.learners.gaussian import Gaussians
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.learners.parts import learn_in_blocks, rows_of, unless_unhealthy
 from rvfl_jax.metrics import brier_loss
 
 SLDAState = Gaussians
@@ -61,6 +61,15 @@ def _slda(_: tuple[()], shrinkage: Any) -> Learner:
         new = state.learn(X, Y_t, weight)
         return unless_unhealthy(new.healthy, new, state), StepInfo(scores(state, X), new.healthy)
 
+    def fit_offline(state: Gaussians, X: Any, Y: Any, weight: Any) -> Gaussians:
+        return learn_in_blocks(Gaussians.learn, state, X, Y, weight)
+
     return plain_learner(
-        init, step, scores, loss=brier_loss, description=describe("slda", shrinkage=shrinkage)
+        init,
+        step,
+        scores,
+        fit_offline=fit_offline,
+        loss=brier_loss,
+        description=describe("slda", shrinkage=shrinkage),
+        sizes=lambda state: state.sizes,
     )

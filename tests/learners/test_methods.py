@@ -136,6 +136,38 @@ def test_padding_may_hold_anything_and_weights_count(name):
 
 
 @EVERY
+def test_a_batch_without_rows_and_other_shapes(name):
+    learner = make(name)
+    state = run_stream(learner, ragged_stream(), key=KEY).state
+    with jax.enable_x64(True):
+        after, info = learner.step(state, np.zeros((0, 6)), np.zeros((0, 4)))
+    assert info.healthy
+    assert info.guess_scores.shape == (0, 4)
+    same(after, state)
+    for X, Y, weight, message in (
+        ((3, 5), (3, 4), (3,), "X_t: expected shape"),
+        ((3, 6), (3, 5), (3,), "Y_t: expected shape"),
+        ((3, 6), (3, 4), (2,), "weight_t: expected shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            learner.step(state, np.zeros(X), np.zeros(Y), weight_t=np.zeros(weight))
+    with pytest.raises(ValueError, match="X: expected shape"):
+        learner.predict(state, np.zeros((3, 7)))
+
+
+@pytest.mark.slow
+@EVERY
+def test_an_exported_predictor_answers_alike(name, tmp_path):
+    learner, test = make(name), blobs(20)[0]
+    state = run_stream(learner, ragged_stream(), key=KEY).state
+    rvfl_jax.export_learner(learner, state, tmp_path / "predictor.npz")
+    predictor = rvfl_jax.Predictor(tmp_path / "predictor.npz")
+    np.testing.assert_allclose(
+        predictor.predict_proba(test), learner.predict(state, test), atol=1e-6
+    )
+
+
+@EVERY
 def test_any_batches_end_in_one_fit_where_a_method_is_exact(name):
     learner, streams = make(name), [ragged_stream(num_batches=n) for n in (2, 9)]
     states = [run_stream(learner, stream, key=KEY).state for stream in streams]
@@ -147,7 +179,7 @@ def test_any_batches_end_in_one_fit_where_a_method_is_exact(name):
         for part in np.array_split(np.arange(len(X)), 5):
             state, _ = learner.step(state, X[part], one_hot(y[part], 4))
         rows = X.astype(float), one_hot(y, 4), np.ones(len(X))
-        if METHODS[name].exact and name != "slda":
+        if METHODS[name].exact:
             states.append(learner.fit_offline(learner.init(KEY, 6, 4), *rows))
     for other in states:
         if METHODS[name].exact:
