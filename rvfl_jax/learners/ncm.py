@@ -36,9 +36,8 @@ def no_means(key: Array, num_features: int, num_classes: int) -> ClassMeans:
     return ClassMeans.none(num_features, num_classes)
 
 
-def learn_means(state: ClassMeans, X: Any, Y: Any, weight: Any) -> tuple[ClassMeans, Array]:
-    """The means with a batch (b, s), and whether they are finite; if not, those of before."""
-    X, weight = rows_of(X, weight, state.mean.dtype)
+def learn_means(state: ClassMeans, X: Array, Y: Any, weight: Array) -> tuple[ClassMeans, Array]:
+    """The means with a batch of `rows_of`, and whether they are finite; if not, those of before."""
     new = state.learn(X, Y, weight)
     healthy = is_finite(new.mean) & is_finite(new.rows)
     return unless_unhealthy(healthy, new, state), healthy
