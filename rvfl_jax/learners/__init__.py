@@ -1,17 +1,17 @@
 """Methods that learn a stream: each a `Learner`, on the contract of `base`.
 
-Methods beside edRVFL are registered by name, so that the command line finds them.
+Methods beside edRVFL are registered by name, so that the command line finds them; the table of
+`methods` says of each what it is and where it is from.
 """
 
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from rvfl_jax.learners.methods import METHODS, module_of
+
 # Name of each to the module that has a function of that name.
-REGISTERED = {
-    "slda": "rvfl_jax.learners.slda",
-    "replay": "rvfl_jax.learners.replay",
-}
+REGISTERED = {name: module_of(name) for name, method in METHODS.items() if method.style}
 
 
 def register(name: str, module: str) -> None:

@@ -27,6 +27,7 @@ from rvfl_jax.core.types import (
     Loss,
     Recipe,
     State,
+    StateFacts,
     Step,
     StepInfo,
     StreamForm,
@@ -407,8 +408,17 @@ def plain_learner(
     consolidate: Consolidate = keep_state,
     loss: Loss = squared_error,
     description: str = "",
+    sizes: Callable[[State], tuple[int, int]] | None = None,
 ) -> Learner:
-    """The same of functions that are not compiled, for `shared_programs`."""
+    """The same of functions that are not compiled, for `shared_programs`.
+
+    With `sizes`, `state -> (s, m)`, batches and inputs of other shapes are a ValueError, and an
+    export knows the number of features.
+    """
+    facts = StateFacts()
+    if sizes is not None:
+        step, scores = _checked_step(step, sizes), _checked_scores(scores, sizes)
+        facts = StateFacts(num_features=lambda state: sizes(state)[0])
 
     def advance(
         carry: Held, Y_t: Array, X_next: Array, weight_next: Array
@@ -433,9 +443,36 @@ def plain_learner(
             finish=lambda carry: carry.state,
             embed=lambda state, X: X,
             read=lambda carry, Z: scores(carry.state, Z),
+            facts=facts,
         ),
         fit_offline=fit_offline,
         consolidate=consolidate,
         loss=loss,
         description=description,
     )
+
+
+def _checked_step(step: Step, sizes: Callable[[State], tuple[int, int]]) -> Step:
+    @wraps(step)
+    def checked(
+        state: State,
+        X_t: Any,
+        Y_t: Any,
+        X_next: Any = None,
+        *,
+        weight_t: Any = None,
+        weight_next: Any = None,
+    ) -> tuple[State, StepInfo]:
+        check_batch(sizes(state), X_t, Y_t, X_next, weight_t, weight_next)
+        return step(state, X_t, Y_t, X_next, weight_t=weight_t, weight_next=weight_next)
+
+    return checked
+
+
+def _checked_scores(scores: Answer, sizes: Callable[[State], tuple[int, int]]) -> Answer:
+    @wraps(scores)
+    def checked(state: State, X: Any) -> Array:
+        check_inputs(sizes(state)[0], X)
+        return scores(state, X)
+
+    return checked

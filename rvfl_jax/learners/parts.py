@@ -1,15 +1,20 @@
 """What many learners need: batches without their padding, states that bad batches leave alone."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import lax
 
 from rvfl_jax.core.types import Array
 
 State = TypeVar("State")
+
+# Rows that an offline fit takes at once, so that memory stays that of one block of features.
+BLOCK_ROWS = 4096
 
 
 def rows_of(X: Any, weight: Any, dtype: Any) -> tuple[Array, Array]:
@@ -31,6 +36,38 @@ def unless_unhealthy(healthy: Array, new: State, old: State) -> State:
         return jnp.where(healthy, a, b)
 
     return jax.tree.map(chosen, new, old)
+
+
+def learn_in_blocks(
+    learn: Callable[[State, Array, Array, Array], State], state: State, X: Any, Y: Any, weight: Any
+) -> State:
+    """All rows, of any number, learned block by block: the `fit_offline` of methods that are exact.
+
+    Args:
+        learn: `(state, X, Y, weight) -> state`, padding set to 0.
+        state: before.
+        X: (n, s); anything where the weight is 0.
+        Y: (n, m).
+        weight: (n,), or None for 1 everywhere.
+    """
+    X, Y = jnp.asarray(X), jnp.asarray(Y)
+    X, weight = rows_of(X, weight, jnp.result_type(float))
+    rows = len(X)
+    block = min(rows, BLOCK_ROWS)
+
+    def add(state: State, i: Array) -> tuple[State, None]:
+        # The last block starts early to keep one shape; rows seen before weigh nothing.
+        start = jnp.minimum(i * block, rows - block)
+        part = partial(lax.dynamic_slice_in_dim, start_index=start, slice_size=block)
+        fresh = start + jnp.arange(block) >= i * block
+        return learn(state, part(X), part(Y), jnp.where(fresh, part(weight), 0.0)), None
+
+    return lax.scan(add, state, jnp.arange(-(-rows // block)))[0]
+
+
+def of_met_classes(rows: Array, scores: Array) -> Array:
+    """Scores (n, m) where a class has rows (m,), and far less, but finite, where it has none."""
+    return jnp.where(rows > 0, scores, jnp.finfo(scores.dtype).min / 4)
 
 
 class MLP(nn.Module):

@@ -15,9 +15,9 @@ import optax
 from rvfl_jax.core.checks import positive_int, scalar
 from rvfl_jax.core.types import Array, Learner, StepInfo
 from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.parts import MLP, rows_of, unless_unhealthy
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, is_sound
+from rvfl_jax.learners.parts import rows_of, unless_unhealthy
 from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir, pass_by
-from rvfl_jax.linalg.products import is_finite
 from rvfl_jax.metrics import brier_loss
 
 
@@ -33,7 +33,7 @@ class ERState(NamedTuple):
 def replay(
     *,
     learning_rate: Any = 0.1,
-    hidden: tuple[int, ...] = (400, 400),
+    hidden: tuple[int, ...] = HIDDEN,
     memory: int = 200,
     drawn: int = 10,
     updates: int = 1,
@@ -51,7 +51,7 @@ def replay(
         ValueError: on anything out of range.
     """
     learning_rate = scalar("learning_rate", learning_rate, minimum=0.0, strict=True)
-    hidden = tuple(positive_int("hidden", nodes) for nodes in hidden)
+    hidden = checked_hidden(hidden)
     sizes = {"memory": memory, "drawn": drawn, "updates": updates}
     options = (hidden, *(positive_int(name, size) for name, size in sizes.items()))
     if drawn > memory:
@@ -62,21 +62,13 @@ def replay(
 @shared_programs
 def _replay(options: tuple[Any, ...], learning_rate: Any) -> Learner:
     hidden, memory, drawn, updates = options
-    optimiser = optax.sgd(learning_rate)
-
-    def logits(params: Any, X: Any) -> Array:
-        num_classes = len(params["params"][f"Dense_{len(hidden)}"]["bias"])
-        return jnp.asarray(MLP(hidden, num_classes).apply(params, jnp.asarray(X)))
+    head, optimiser = MLPHead(hidden), optax.sgd(learning_rate)
 
     def init(key: Array, num_features: int, num_classes: int) -> ERState:
         of_params, of_draws = jax.random.split(key)
-        params = MLP(hidden, num_classes).init(of_params, jnp.zeros((1, num_features)))
+        params = head.init(of_params, num_features, num_classes)
         kept = empty_reservoir(memory, num_features, num_classes)
         return ERState(params, optimiser.init(params), kept, of_draws)
-
-    def loss(params: Any, X: Array, Y: Array, weight: Array) -> Array:
-        each = optax.softmax_cross_entropy(logits(params, X), Y)
-        return jnp.sum(weight * each) / jnp.maximum(jnp.sum(weight), 1.0)
 
     def step(
         state: ERState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
@@ -87,18 +79,25 @@ def _replay(options: tuple[Any, ...], learning_rate: Any) -> Learner:
         params, moments = state.params, state.optimiser
         for of_draw in of_draws:
             rows = zip((X, Y_t, weight), draw(state.kept, of_draw, drawn), strict=True)
-            both = map(jnp.concatenate, rows)
-            change, moments = optimiser.update(jax.grad(loss)(params, *both), moments, params)
-            params = optax.apply_updates(params, change)
+            X_both, Y_both, own = map(jnp.concatenate, rows)
+            params, moments = head.descend(optimiser, params, moments, (X_both, Y_both, own))
         kept = pass_by(state.kept, of_reservoir, X, Y_t, weight > 0)
-        healthy = is_finite(jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(params)]))
+        healthy = is_sound(params)
         learned = ERState(params, moments, kept, key)
-        info = StepInfo(logits(state.params, X), healthy)
-        return unless_unhealthy(healthy, learned, state), info
+        info = StepInfo(head.logits(state.params, X), healthy)
+        # A batch of no rows, as runs in chunks fill up with, leaves no trace, not even a draw.
+        return unless_unhealthy(healthy & jnp.any(weight > 0), learned, state), info
 
     def scores(state: ERState, X: Any) -> Array:
-        return logits(state.params, X)
+        return head.logits(state.params, X)
 
     numbers = dict(zip(("hidden", "memory", "drawn", "updates"), options, strict=True))
     description = describe("replay", learning_rate=learning_rate, **numbers)
-    return plain_learner(init, step, scores, loss=brier_loss, description=description)
+    return plain_learner(
+        init,
+        step,
+        scores,
+        loss=brier_loss,
+        description=description,
+        sizes=lambda state: head.sizes(state.params),
+    )

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 import rvfl_jax
@@ -10,6 +11,7 @@ from rvfl_jax import one_hot, plots, run_stream
 from rvfl_jax.learners.slda import slda
 from tests import tolerances
 from tests.compilations import counted_compilations
+from tests.learners.test_means import scores_of, up_to
 from tests.references import relative_error
 from tests.streams import blobs, ragged_stream
 
@@ -76,6 +78,33 @@ def test_answers_are_those_of_scikit_learn():
         mine = np.asarray(learner.scores(state, test)).argmax(axis=1)
     theirs = LinearDiscriminantAnalysis(priors=np.full(4, 0.25)).fit(X, y)
     np.testing.assert_array_equal(mine, theirs.predict(test))
+
+
+class TowardsIdentity:
+    """The covariance as streaming LDA shrinks it, for scikit-learn."""
+
+    def __init__(self, shrinkage):
+        self.shrinkage = shrinkage
+
+    def fit(self, X):
+        covariance = np.cov(X.T, bias=True)
+        self.covariance_ = (1 - self.shrinkage) * covariance + self.shrinkage * np.eye(X.shape[1])
+        return self
+
+
+@pytest.mark.parametrize("shrinkage", [1e-4, 0.1])
+@pytest.mark.parametrize("t", [6, 9])
+def test_scores_are_those_of_scikit_learn_at_every_t(t, shrinkage):
+    """With the shares of the classes added, which scikit-learn also weighs covariances by."""
+    part, X, y = up_to(ragged_stream(), t)
+    state = run_stream(slda(shrinkage=shrinkage), part, key=KEY).state
+    theirs = LinearDiscriminantAnalysis(
+        solver="lsqr", covariance_estimator=TowardsIdentity(shrinkage)
+    ).fit(X, y)
+    met, test = np.unique(y), blobs(80, seed=3)[0]
+    shares = np.log(np.bincount(y)[met] / len(y))
+    got = log_softmax(scores_of(slda(shrinkage=shrinkage), state, test)[:, met] + shares, axis=1)
+    assert relative_error(got, theirs.predict_log_proba(test)) < tolerances.CLOSED_FORM
 
 
 @pytest.mark.parametrize("fault", ["means from 0", "divided twice", "no bias"])

@@ -1,0 +1,63 @@
+"""The compared methods as one table: what each is, what it needs to know, keeps, and comes from."""
+
+from typing import Literal, NamedTuple
+
+Family = Literal["bound", "statistics", "recursive ridge", "replay"]
+
+
+class Method(NamedTuple):
+    """One row.
+
+    Attributes:
+        title: as its authors write it.
+        family: of ideas.
+        memory: numbers in its state but for some vectors, by s features, m classes, N random
+            features, P parameters of a network, r rows kept.
+        source: where it was published.
+        boundaries: "none" if it is never told where a task ends, "given" if it must be.
+        passes: over the rows of a batch, by default.
+        keeps_rows: whether rows of the stream are in its state.
+        exact: whether any batches in any order end in the fit of all rows at once.
+        style: whether it learns along a stream, and so can be a style of the command line; else
+            it is an offline expert.
+    """
+
+    title: str
+    family: Family
+    memory: str
+    source: str
+    boundaries: Literal["none", "given"] = "none"
+    passes: int = 1
+    keeps_rows: bool = False
+    exact: bool = True
+    style: bool = True
+
+
+STATISTICS, RIDGE = "s^2 + s m", "N^2 + N (s + m)"
+
+# Each in the module of its name, which has the function of that name that makes it.
+METHODS: dict[str, Method] = {
+    "finetune": Method("Finetune", "bound", "P", "", exact=False),
+    "joint": Method("Joint", "bound", "P", "", passes=10, exact=False, style=False),
+    "ncm": Method("NCM", "statistics", "s m", "Mensink et al. 2013"),
+    "simplecil": Method("SimpleCIL", "statistics", "s m", "Zhou et al. 2023"),
+    "slda": Method("SLDA", "statistics", STATISTICS, "Hayes & Kanan 2020"),
+    "lda": Method("LDA + OAS", "statistics", STATISTICS, "Hayes & Kanan 2020; Chen et al. 2010"),
+    "ranpac": Method("RanPAC", "statistics", RIDGE, "McDonnell et al. 2023", exact=False),
+    "randumb": Method("RanDumb", "statistics", RIDGE, "Prabhu et al. 2024"),
+    "klda": Method("KLDA", "statistics", RIDGE, "Momeni et al. 2025"),
+    "acil": Method("ACIL", "recursive ridge", RIDGE, "Zhuang et al. 2022"),
+    "gacl": Method("GACL", "recursive ridge", RIDGE, "Zhuang et al. 2024, NeurIPS (GACL)"),
+    "foal": Method("F-OAL", "recursive ridge", RIDGE, "Zhuang et al. 2024, NeurIPS (F-OAL)"),
+    "dsal": Method(
+        "DS-AL", "recursive ridge", "2 N^2 + N (s + 2 m)", "Zhuang et al. 2024, AAAI", exact=False
+    ),
+    "replay": Method(
+        "ER", "replay", "P + r (s + m)", "Chaudhry et al. 2019", keeps_rows=True, exact=False
+    ),
+}
+
+
+def module_of(name: str) -> str:
+    """The module of a method of the table."""
+    return f"rvfl_jax.learners.{name}"
