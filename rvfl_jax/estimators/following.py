@@ -114,7 +114,7 @@ def follow(
         C = cholesky(identity_plus(1.0, matmul_nt(G, D)))
         more = solve_lower(C, jnp.concatenate([G, Y - matmul(D, theta)], axis=1))
         new, E = more[:, : D.shape[1]], more[:, D.shape[1] :]
-        return jax.lax.dynamic_update_slice(K, new, (used, 0)), theta + matmul(new.T, E)
+        return jax.lax.dynamic_update_slice(K, new, (used, 0 * used)), theta + matmul(new.T, E)
 
     axes = (0, None if P is None else 0, 0, 0, 0)
     K, theta = jax.vmap(one, in_axes=axes)(D, P, K, theta, ridges)

@@ -132,9 +132,8 @@ def load_model(folder: str | Path) -> Any:
     model._become(fitted)
     if model._is_on_sums() and not fitted.on_sums:
         # Files of earlier releases have a state, and a batch that was held back.
-        model._become(fitted._replace(learned=_as_sums(model, fitted), pending=None))
-        if fitted.pending is not None:
-            model._add(fitted.pending, None)
+        fitted = model._settled()
+        model._become(fitted._replace(learned=_as_sums(model, fitted)))
     return model
 
 
@@ -148,8 +147,7 @@ def _as_sums(model: Any, fitted: Fitted) -> Learned:
         if setting.kind is not None:
             standing = additive.no_standing(np.shape(state.theta))._replace(rows=-1)
         gain = np.abs(W).sum(axis=1).max(axis=1)
-        rows = fitted.num_rows - (0 if fitted.pending is None else len(fitted.pending.X))
-        batches = int(state.num_learned)
+        rows, batches = fitted.num_rows, int(state.num_learned)
         return Learned(weights_of(W), sums, standing, gain, rows=rows, batches=batches)
 
 
