@@ -31,6 +31,8 @@ from rvfl_jax.linalg.precision import precision_scope
 LOOKAHEADS = ("hold", "none")
 # Batches of a fit whose result depends on batches: this many, of these sizes.
 FIT_BATCHES, FIT_ROWS = 20, (8, 256)
+# Numbers of square matrices that are kept beside the sums until the next row.
+MOST_KEPT = 2**25
 _PROGRAM_OPTIONS = (
     "num_layers",
     "num_nodes",
@@ -412,6 +414,10 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """What is fitted once the held batch is learned too, with nothing announced after it."""
         if self._fitted.pending is None and not self._waits():
             return self._fitted
+        layers, width, _ = self._fitted.shape
+        if self._fitted.on_sums and layers * width**2 > MOST_KEPT:
+            # A second Gram is not kept beside the first, whatever it takes to make it again.
+            return self._settle()
         return self._cache.get("settled", self._settle)
 
     def _waits(self) -> bool:

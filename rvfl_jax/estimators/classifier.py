@@ -22,7 +22,7 @@ from rvfl_jax.core.types import (
 )
 from rvfl_jax.estimators import adding, additive, compiled
 from rvfl_jax.estimators.adding import raise_unless
-from rvfl_jax.estimators.base import EdRVFLBase, refuse_unless, in_parts, row_weights
+from rvfl_jax.estimators.base import MOST_KEPT, EdRVFLBase, refuse_unless, in_parts, row_weights
 from rvfl_jax.estimators.calibration import (
     inverse_temperature,
     joined_guesses,
@@ -42,8 +42,6 @@ from rvfl_jax.streams.label_map import LabelMap
 from rvfl_jax.streams.labels import clean_labels
 
 LARGEST_ODDS = 1e6
-# Numbers of a factor that is kept until the next row.
-MOST_KEPT = 2**25
 
 
 class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
