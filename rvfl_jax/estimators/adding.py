@@ -28,6 +28,7 @@ from rvfl_jax.estimators.padding import padded, rows_for
 from rvfl_jax.estimators.readouts import Solved
 from rvfl_jax.learners.edrvfl.network import ACTIVATIONS
 from rvfl_jax.learners.edrvfl.sums import Sums
+from rvfl_jax.linalg.block_factor import WIDE
 from rvfl_jax.linalg.precision import precision_scope
 
 REMEDY = 'a larger ridge, precision="double", or features on a smaller scale'
@@ -284,6 +285,13 @@ def solved(setting: Setting, fitted: Fitted, kind: str) -> Solved:
     """
     learned = learned_of(fitted)
     assert not learned.waiting
+    by_blocks = jax.default_backend() == "cpu" and learned.shape[1] >= WIDE
+    if kind == "ridge" and learned.announced is None and by_blocks:
+        with precision_scope("double"):
+            factor = additive.factorised(learned.sums.gram, setting.ridge)
+            found, sound = additive.substituted(factor, learned.sums.moment)
+        raise_unless(sound, "readout: a factorisation failed")
+        return found
     announced = None
     if learned.announced is not None:
         X = learned.announced
@@ -330,14 +338,16 @@ def follows(setting: Setting, fitted: Fitted, asked: Asked) -> Following | None:
     if behind == 0:
         return at
     far = behind > few_rows(learned.shape[1]) and at.P is not None
-    if behind > learned.num_waiting or far or size > following.MOST_ROWS:
+    room = following.room(learned.shape)
+    if behind > learned.num_waiting or far or size > room:
         return None
     with precision_scope("double"):
-        if not at.has_room(size):
+        if at.used + size > room:
             if at.P is None and asked.times < OFTEN:
                 return None
             P, K = following.taken_in(at.P, at.K, setting.ridge)
             at = Following(P, K, at.theta, 0, at.rows)
+        at = at.with_room(size)
         batch = last_rows(learned.waiting, behind)
         rows, _ = _padded(batch, batch.weight, slice(0, behind), size)
         K, theta, finite = following.follow(

@@ -24,6 +24,7 @@ from rvfl_jax.estimators.compiled import (
 from rvfl_jax.estimators.learned import Standing, Weights, weights_of
 from rvfl_jax.estimators.readouts import Readout, Solved, balance, solved_from, together
 from rvfl_jax.learners.edrvfl.sums import Sums, System, weighted_rows
+from rvfl_jax.linalg.block_factor import BlockFactor, block_factor, block_solve
 from rvfl_jax.linalg.products import gram, is_finite, matmul
 from rvfl_jax.linalg.spd import cho_solve, lower_inverse
 
@@ -151,6 +152,24 @@ def solve(
         A = A + strengths[:, None, None] * jax.vmap(gram)(D)
     solved = solved_from(A, B, counts, kind, shrinkage)
     return solved, is_finite(solved.theta)
+
+
+@jax.jit
+def factorised(gram: Array, ridge: Any) -> BlockFactor:
+    """The factor of A = lambda I + D^T D (L, d, d), by blocks."""
+    ridges = jnp.broadcast_to(jnp.asarray(ridge, gram.dtype), (len(gram),))
+    eye = jnp.eye(gram.shape[-1], dtype=gram.dtype)
+    return jax.lax.map(lambda one: block_factor(one[0] + one[1] * eye), (gram, ridges))
+
+
+@jax.jit
+def substituted(factor: BlockFactor, moment: Array) -> tuple[Solved, Array]:
+    """The ridge readout by a factor, and whether it could be had.
+
+    Apart from the factor, which need not be compiled anew where classes are more.
+    """
+    theta = jax.lax.map(lambda one: block_solve(*one), (factor, moment))
+    return Solved(theta, jnp.zeros_like(theta[:, 0])), is_finite(theta)
 
 
 @jax.jit

@@ -27,8 +27,8 @@ from rvfl_jax.linalg.spd import cholesky, solve_lower
 
 # Narrower readouts are solved faster than followed.
 NARROW = 256
-# Rows that K has room for.
-MOST_ROWS = 512
+# Rows that K begins with, and grows to, and the most numbers it has.
+ROWS, MOST_ROWS, MOST_NUMBERS = 256, 1024, 2**22
 # Successive readouts after few rows that it takes to keep P: as many as pay for it.
 OFTEN, VERY_OFTEN = 3, 8
 
@@ -54,9 +54,17 @@ class Following(NamedTuple):
         """With room for so many classes."""
         return self._replace(theta=wider(self.theta, capacity - np.shape(self.theta)[-1]))
 
-    def has_room(self, rows: int) -> bool:
-        """Whether K has room for so many rows, padding included."""
-        return self.used + rows <= np.shape(self.K)[1]
+    def with_room(self, rows: int) -> "Following":
+        """With room for so many rows more in K, padding included."""
+        layers, there, width = np.shape(self.K)
+        size = there
+        while size < self.used + rows:
+            size *= 2
+        if size == there:
+            return self
+        wider = np.zeros((layers, size, width))
+        wider[:, :there] = self.K
+        return self._replace(K=wider)
 
 
 class Asked(NamedTuple):
@@ -81,7 +89,18 @@ def few_rows(width: int) -> int:
 def begun(shape: tuple[int, int, int]) -> Following:
     """Before any row."""
     layers, width, _ = shape
-    return Following(None, np.zeros((layers, MOST_ROWS, width)), np.zeros(shape), 0, 0)
+    rows = min(ROWS, room(shape))
+    return Following(None, np.zeros((layers, rows, width)), np.zeros(shape), 0, 0)
+
+
+def room(shape: tuple[int, int, int]) -> int:
+    """The most rows of K for readouts of that shape (L, d, m), a power of two.
+
+    With more than about d / 2 of them a product with K costs what one with P does.
+    """
+    layers, width, _ = shape
+    fits = max(64, min(MOST_NUMBERS // (layers * width), 7 * width // 10))
+    return min(MOST_ROWS, 1 << (fits.bit_length() - 1))
 
 
 @partial(jax.jit, static_argnames=("design",))
