@@ -70,12 +70,13 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(SETS), help="data sets, with commas")
     parser.add_argument("--repeats", type=int, default=5, help="rounds that count")
     parser.add_argument("--most-rows", type=int, default=10_000, help="of a pass, at task ends")
-    parser.add_argument("--most-calls", type=int, default=40, help="of a pass, at every call")
+    parser.add_argument("--most-calls", type=int, default=25, help="of a pass, at every call")
     parser.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.watch:
         print(json.dumps(_memory_held()))
         return
+    args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "estimators.json"
     result = json.loads(path.read_text()) if path.is_file() else {}
     only = args.only.split(",") if args.only else ["streams", "changes", "memory"]
@@ -93,9 +94,12 @@ def main() -> None:
             found = _stream(SETS[name](args.data), cadence, args)
             result.setdefault("streams", {})[f"{name}, {cadence}"] = found
             _say(f"{name}, {cadence}: {json.dumps(found['ratios'])}")
-    result["machine"] = describe_machine()
-    args.out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+            _write(path, result)
+    _write(path, result)
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    path.write_text(json.dumps(result | {"machine": describe_machine()}, indent=1) + "\n")
 
 
 # --- streams ----------------------------------------------------------------------------------
