@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -215,7 +216,7 @@ def _ours(calls: list[Any], row: np.ndarray) -> EdRVFLClassifier:
 def _weights(num_features: int) -> np.ndarray:
     """(s + 1, N), those that the estimator draws."""
     one = _model().partial_fit(np.zeros((1, num_features)), [0])
-    return np.asarray(one._fitted.W.first)
+    return np.asarray(one._fitted.weights.first)
 
 
 def _with_ones(X: np.ndarray) -> np.ndarray:
@@ -320,7 +321,8 @@ def _memory_held() -> dict[str, float]:
     model = EdRVFLClassifier(1, width - features - 1, random_state=SEED)
     learning = 0.0
     for start in range(0, len(X), 400):
-        learning += seconds_of(lambda s=start: model.partial_fit(X[s : s + 400], y[s : s + 400]))[0]
+        part = slice(start, start + 400)
+        learning += seconds_of(partial(model.partial_fit, X[part], y[part]))[0]
     asked, _ = seconds_of(lambda: model.predict(X[:1]))
     held = _anonymous() - before
     kept = [model._fitted, list(model._cache._held.values()), model._cache.asked]

@@ -14,9 +14,10 @@ from rvfl_jax.core.checks import NumericalError
 from rvfl_jax.estimators import additive, following
 from rvfl_jax.estimators.calibration import joined_guesses
 from rvfl_jax.estimators.compiled import Design, Fading, PaddedRows, fading_of
-from rvfl_jax.estimators.fitted import Batch, Fitted
+from rvfl_jax.estimators.fitted import Fitted
 from rvfl_jax.estimators.following import NARROW, OFTEN, VERY_OFTEN, Asked, Following, few_rows
 from rvfl_jax.estimators.learned import (
+    Batch,
     Learned,
     Standing,
     block_of,
@@ -61,7 +62,7 @@ class Setting(NamedTuple):
 
     @property
     def ridge(self) -> Any:
-        """lambda."""
+        """Lambda."""
         return self.numbers["ridge"]
 
     @property
@@ -112,7 +113,8 @@ def with_rows(
     Raises:
         NumericalError: if a feature overflowed, or a readout that is due could not be solved.
     """
-    if learned_of(fitted).standing is not None and learned_of(fitted).standing.rows < 0:
+    standing = learned_of(fitted).standing
+    if standing is not None and standing.rows < 0:
         fitted = with_standing(setting, settled(setting, fitted))
     forgets = setting.forgetting < 1.0
     learned = learned_of(fitted)
@@ -316,9 +318,15 @@ def with_standing(setting: Setting, fitted: Fitted, theta: Any = None) -> Fitted
         quiet = fitted._replace(learned=learned._replace(announced=None))
         found = solved(setting, quiet, setting.kind)
     else:
-        found = Solved(theta, np.zeros((len(theta), theta.shape[-1])))
+        found = unshifted(theta)
     standing = Standing(found.theta, found.offset, fitted.counts, learned.rows)
     return fitted._replace(learned=learned._replace(standing=standing, guessed=learned.num_waiting))
+
+
+def unshifted(theta: Any) -> Solved:
+    """A readout without offsets, as "ridge" is."""
+    offset: Any = np.zeros((len(theta), theta.shape[-1]))
+    return Solved(theta, offset)
 
 
 def follows(setting: Setting, fitted: Fitted, asked: Asked) -> Following | None:

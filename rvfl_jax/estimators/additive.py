@@ -174,7 +174,7 @@ def substituted(factor: BlockFactor, moment: Array) -> tuple[Solved, Array]:
 
 @jax.jit
 def conclude(sums: Sums, ridge: Any) -> tuple[Array, Array, Array]:
-    """theta (L, d, m), the inverse (L, d, d) of the lower factor of A, and whether both exist."""
+    """Theta (L, d, m), the inverse (L, d, d) of the lower factor of A, and whether both exist."""
     system = sums.finish(ridge)
     R = system.factor()
     theta = jax.vmap(cho_solve)(R, system.B)
@@ -248,5 +248,5 @@ def relative_residual(system: System, theta: Array) -> Array:
 
 def no_standing(shape: tuple[int, int, int]) -> Standing:
     """One that knows nothing."""
-    layers, width, outputs = shape
+    layers, _, outputs = shape
     return Standing(np.zeros(shape), np.zeros((layers, outputs)), np.zeros(outputs), 0)

@@ -18,8 +18,9 @@ from rvfl_jax.estimators import adding, additive, compiled
 from rvfl_jax.estimators.adding import REMEDY, raise_unless
 from rvfl_jax.estimators.calibration import joined_guesses
 from rvfl_jax.estimators.compiled import Design, PaddedRows, fading_of
-from rvfl_jax.estimators.fitted import MOST_ROWS, Batch, Fitted
-from rvfl_jax.estimators.following import Asked, few_rows
+from rvfl_jax.estimators.fitted import MOST_ROWS, Fitted
+from rvfl_jax.estimators.following import NEVER, Asked, few_rows
+from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.padding import padded, rows_for
 from rvfl_jax.estimators.readouts import Solved
 from rvfl_jax.estimators.scaling import SCALES, Scaling, scaling_of
@@ -50,7 +51,7 @@ class Cache:
     Two threads that ask at once both compute it; the next state has a cache of its own.
     """
 
-    def __init__(self, asked: Asked = Asked()) -> None:
+    def __init__(self, asked: Asked = NEVER) -> None:
         # What helps to answer is that of the state before, whatever other threads ask now, so
         # that all of them get the same bits.
         self._held: dict[Any, Any] = {}
@@ -85,6 +86,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     """
 
     _fitted: Fitted
+    _cache: Cache
 
     def _design(self) -> tuple[Design, dict[str, Any]]:
         """Which programs run, and with what numbers; checks every parameter that has changed.
@@ -302,9 +304,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         with precision_scope(self.precision):
             X_next = None if X_next is None else X_next.astype(np.float64)
         asked = self._cache.asked_by_now
-        self._become(
-            *adding.with_rows(self._own_setting(), self._fitted, batch, X_next, asked)
-        )
+        self._become(*adding.with_rows(self._own_setting(), self._fitted, batch, X_next, asked))
 
     def _count(self, rows: int) -> None:
         """That more rows were given, from which nothing else follows."""
@@ -462,17 +462,17 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         before, standing = self._cache.asked, learned.standing
         after_few = learned.rows - before.rows <= few_rows(learned.shape[1])
         asked = Asked(learned.rows, before.times + 1 if after_few else 0, before.following)
-        if standing is not None and standing.rows == learned.rows and setting.kind == "ridge":
-            if learned.announced is None:
-                self._cache.note(asked)
-                return Solved(standing.theta, standing.offset)
+        of_now = standing is not None and standing.rows == learned.rows
+        if of_now and setting.kind == "ridge" and learned.announced is None:
+            self._cache.note(asked)
+            return Solved(standing.theta, standing.offset)
         at = adding.follows(setting, self._fitted, asked)
         if at is None and adding.is_worth_following(setting, learned, asked):
             at = adding.followed_anew(setting, self._settled())
         self._cache.note(asked._replace(following=at))
         if at is None:
             return adding.solved(setting, self._settled(), kind)
-        return Solved(at.theta, np.zeros((learned.shape[0], learned.shape[2])))
+        return adding.unshifted(at.theta)
 
     def _rows(
         self, batch: Batch, X_next: np.ndarray | None, design: Design
@@ -534,10 +534,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         if "_fitted" in state:
             fitted = state["_fitted"]
             learned = fitted.learned
-            if fitted.on_sums:
-                learned = learned.on_host()
-            else:
-                learned = jax.tree.map(_on_host, learned)
+            learned = learned.on_host() if fitted.on_sums else jax.tree.map(_on_host, learned)
             state["_fitted"] = fitted._replace(learned=learned)
             state["_memo"], state["_cache"] = {}, Cache()
         return state
@@ -588,6 +585,7 @@ def row_weights(sample_weight: Any, count: int) -> np.ndarray:
 
 
 def refuse_unless(sound: bool) -> None:
+    """ValueError on rows that were never learned."""
     if not sound:
         raise ValueError(
             "unlearn: expected rows that were learned, with the weights they had; what"

@@ -22,7 +22,7 @@ from rvfl_jax.core.types import (
 )
 from rvfl_jax.estimators import adding, additive, compiled
 from rvfl_jax.estimators.adding import raise_unless
-from rvfl_jax.estimators.base import MOST_KEPT, EdRVFLBase, refuse_unless, in_parts, row_weights
+from rvfl_jax.estimators.base import MOST_KEPT, EdRVFLBase, in_parts, refuse_unless, row_weights
 from rvfl_jax.estimators.calibration import (
     inverse_temperature,
     joined_guesses,
@@ -31,8 +31,9 @@ from rvfl_jax.estimators.calibration import (
     scaled_guesses,
 )
 from rvfl_jax.estimators.compiled import LINKS, Design
-from rvfl_jax.estimators.fitted import Batch, Fitted
+from rvfl_jax.estimators.fitted import Fitted
 from rvfl_jax.estimators.following import Asked
+from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.readouts import READOUTS, Readout, check_readout_options
 from rvfl_jax.estimators.scaling import Scaling
@@ -304,7 +305,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         leverages = partial(compiled.leverages, design, fitted.learned)
         if fitted.on_sums:
             theta, inverse = self._concluded(fitted, numbers["ridge"])
-            leverages = partial(additive.leverages, design, fitted.W, inverse)
+            leverages = partial(additive.leverages, design, fitted.weights, inverse)
             ask = partial(self._variance_of_sums, fitted, (theta, inverse), numbers["ridge"])
         else:
             ask = partial(self._variance, fitted, numbers["ridge"])
@@ -315,7 +316,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         return std[:, columns]
 
     def _concluded(self, fitted: Fitted, ridge: Any) -> tuple[Any, Any]:
-        """theta and the inverse of the factor of the sums; the latter is kept where it is small."""
+        """Theta and the inverse of the factor of the sums; the latter is kept where it is small."""
 
         def compute() -> tuple[Any, Any]:
             with precision_scope(self.precision):
@@ -559,7 +560,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             rows, _ = self._rows(part, None, design)
             with precision_scope(self.precision):
                 if fitted.on_sums:
-                    made = additive.leave_one_out(design, fitted.W, solved, counts, rows, balance)
+                    made = additive.leave_one_out(
+                        design, fitted.weights, solved, counts, rows, balance
+                    )
                 else:
                     made = compiled.leave_one_out(design, solved, counts, rows, balance)
             guesses = joined_guesses(guesses, made)
@@ -610,7 +613,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             return readout, counts > 0
 
         readout, seen = self._cache.get(options, compute)
-        return design, fitted.W, readout, seen
+        return design, fitted.weights, readout, seen
 
 
 class _Given(NamedTuple):

@@ -167,7 +167,12 @@ def learn(
         weight = weight * jnp.asarray(fading.of_rows, weight.dtype)
     X_next, weight_next = (None, None) if announced is None else (announced.X, announced.weight)
     state, info = learner.step(
-        state, rows.X, targets_of(rows, state.theta), X_next, weight_t=weight, weight_next=weight_next
+        state,
+        rows.X,
+        targets_of(rows, state.theta),
+        X_next,
+        weight_t=weight,
+        weight_next=weight_next,
     )
     if kind is not None:
         if before is None:

@@ -76,7 +76,7 @@ class Fitted(NamedTuple):
         return state_of(self.learned, sums, self.began_with)
 
     @property
-    def W(self) -> Any:
+    def weights(self) -> Any:
         """Random weights, as the programs of predictions take them."""
         return self.learned.weights if self.on_sums else self.learned.W
 
@@ -112,7 +112,7 @@ class Fitted(NamedTuple):
     def rows_at_once(self) -> int:
         """Rows of the largest program, so that their features fit into memory."""
         layers = self.shape[0]
-        nodes = np.shape(self.W.first if self.on_sums else self.W)[-1]
+        nodes = np.shape(self.weights.first if self.on_sums else self.weights)[-1]
         fits = max(1, int(2**23 // (layers * (nodes + 1))))
         return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
 
@@ -141,7 +141,9 @@ class Fitted(NamedTuple):
 
 
 def _grown(learned: Any, capacity: int) -> Any:
-    return learned.grown(capacity) if isinstance(learned, Learned) else grown_state(learned, capacity)
+    return (
+        learned.grown(capacity) if isinstance(learned, Learned) else grown_state(learned, capacity)
+    )
 
 
 def fitted_of(model: Any) -> Fitted:

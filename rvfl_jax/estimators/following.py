@@ -81,6 +81,9 @@ class Asked(NamedTuple):
     following: Following | None = None
 
 
+NEVER = Asked()
+
+
 def few_rows(width: int) -> int:
     """Rows that are followed faster than solved: 4 d^2 r < d^2 r + d^3 / 3."""
     return width // 9

@@ -130,7 +130,7 @@ class Learned(NamedTuple):
         )
 
 
-def wider(leaf: Any, extra: int) -> np.ndarray:
+def wider(leaf: Any, extra: int) -> Any:
     """With so many columns of zeros more."""
     leaf = np.asarray(leaf)
     return np.pad(leaf, [(0, 0)] * (leaf.ndim - 1) + [(0, extra)])
@@ -174,14 +174,16 @@ def largest_feature(gain: np.ndarray, X: np.ndarray) -> float:
 
 def state_of(learned: Learned, sums: Sums, began_with: Any) -> EdRVFLState:
     """The state of `edrvfl` that has learned those sums, with nothing announced."""
-    W, (layers, width, outputs) = learned.weights.whole(), learned.shape
+    W: Any = learned.weights.whole()
+    layers, width, outputs = learned.shape
     with precision_scope("double"):
-        ridges = np.broadcast_to(np.asarray(began_with["ridge"], W.dtype), (layers,))
-        none = np.zeros((layers, width, outputs), W.dtype)
-        probes = Sketch(np.zeros(layers), np.zeros((layers, 1, width)), none[:, :1])
+        ridges: Any = np.broadcast_to(np.asarray(began_with["ridge"], W.dtype), (layers,))
+        none: Any = np.zeros((layers, width, outputs), W.dtype)
+        zeros: Any = np.zeros(layers, W.dtype)
+        batches: Any = np.int32(learned.batches)
+        probes = Sketch(zeros, none[..., :1], none[:, :1])
         empty = EdRVFLState(
-            *(W, none, none[..., :1], none[..., :1], none, np.zeros(layers, W.dtype)),
-            num_learned=np.int32(learned.batches),
+            *(W, none, none[..., :1], none[..., :1], none, zeros, batches),
             key=None,
             sketch=probes,
             ridge=ridges,
@@ -203,5 +205,6 @@ def sums_with(sums: Sums, batch: Batch, learned: Learned, began_with: Any) -> Su
         Y = np.eye(learned.shape[2])[Y]
     g = resolve_activation(began_with["activation"])
     with precision_scope("double"):
-        more = Sums.of_inputs(learned.weights.whole(), batch.X, Y, batch.weight, g)
+        W: Any = learned.weights.whole()
+        more = Sums.of_inputs(W, batch.X, Y, batch.weight, g)
         return sums.merge(more)

@@ -59,7 +59,7 @@ def _check_alike(a: EdRVFLClassifier, b: EdRVFLClassifier) -> None:
     changed = differences(*begun)
     if changed:
         raise ValueError(f"b: expected the parameters of a; {'; '.join(changed)}")
-    of_a, of_b = (jax.tree.leaves(fitted_of(model).W) for model in (a, b))
+    of_a, of_b = (jax.tree.leaves(fitted_of(model).weights) for model in (a, b))
     if not all(np.array_equal(mine, theirs) for mine, theirs in zip(of_a, of_b, strict=True)):
         raise ValueError(
             "b: expected the random weights of a, got others; give both one integer random_state"

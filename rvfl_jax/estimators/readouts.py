@@ -71,9 +71,7 @@ def readout_of(
     return solved.readout(counts, kind, class_balance)
 
 
-def solved_from(
-    A: Array, B: Array, counts: Array, kind: str, shrinkage: Array | float
-) -> "Solved":
+def solved_from(A: Array, B: Array, counts: Array, kind: str, shrinkage: Array | float) -> "Solved":
     """What is solved of the sums A (L, d, d) and B (L, d, m), lambda included.
 
     NaN where what has to be factorised is not positive definite.

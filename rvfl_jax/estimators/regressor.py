@@ -13,7 +13,7 @@ from rvfl_jax.core.checks import one_of, plain_array
 from rvfl_jax.core.types import ColdStart, Ensemble, Lookahead, Precision, Scale, Solver
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.base import EdRVFLBase, row_weights
-from rvfl_jax.estimators.fitted import Batch
+from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
 from rvfl_jax.learners.base import ENSEMBLES
@@ -154,7 +154,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         check_is_fitted(self)
         program = partial(compiled.predicted, self._same_design()[0])
         if self._fitted.on_sums:
-            return Partial(program, self._fitted.W, self._solved("ridge").theta)
+            return Partial(program, self._fitted.weights, self._solved("ridge").theta)
         state = self._settled().learned
         return Partial(program, state.W, state.theta)
 

@@ -1,7 +1,9 @@
 """Estimators on disk: `save_model` and `load_model`.
 
-What was learned goes into one checkpoint: weights (not only their seed), readouts, counts, guesses
-and the held batch, so that a restored model answers and goes on learning to the last bit.
+What was learned goes into one checkpoint: weights (not only their seed), sums or readouts, counts,
+guesses and the rows that wait or are held back, so that a restored model answers and goes on
+learning as the one that was saved: to the last bit, and to rounding where wide readouts were
+followed by low rank, which a restored model solves.
 """
 
 from collections.abc import Mapping
@@ -16,8 +18,8 @@ from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.calibration import no_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.compiled import LINKS
-from rvfl_jax.estimators.fitted import Batch, Fitted, fitted_of
-from rvfl_jax.estimators.learned import Learned, Standing, weights_of
+from rvfl_jax.estimators.fitted import Fitted, fitted_of
+from rvfl_jax.estimators.learned import Batch, Learned, weights_of
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import as_it_stands
@@ -91,7 +93,8 @@ def save_model(
     tree: dict[str, Any] = {"pending": fitted.pending}
     if fitted.on_sums:
         learned = fitted.learned.on_host()
-        known = KnownSums(*learned[:4], learned.announced, fitted.counts, fitted.guesses)
+        kept = learned.weights, learned.sums, learned.standing, learned.gain, learned.announced
+        known = KnownSums(*kept, fitted.counts, fitted.guesses)
         tree["waiting"] = learned.waiting[0] if learned.waiting else None
         plain |= {name: getattr(learned, name) for name in COUNTED}
     tree["known"] = known
@@ -185,13 +188,11 @@ def _learned(plain: dict[str, Any], tree: dict[str, Any]) -> Any:
         return known.state
     standing = known.standing
     if standing is not None:
-        standing = Standing(*standing[:3], int(standing.rows))
+        standing = standing._replace(rows=int(standing.rows))
     waiting = () if tree["waiting"] is None else (tree["waiting"],)
     counted = {name: plain[name] for name in COUNTED}
     weights, sums, gain = known.weights, known.sums, known.gain
-    return Learned(
-        *(weights, sums, standing, gain), waiting, announced=known.announced, **counted
-    )
+    return Learned(*(weights, sums, standing, gain), waiting, announced=known.announced, **counted)
 
 
 def notes_of(folder: str | Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 With A = R R^T and columns cut into blocks, block j of R is
 
-    S = A_{>=j,j} - R_{>=j,<j} R_{j,<j}^T,     R_jj^-1 = inverse_factor(S_jj),     R_ij = S_ij R_jj^-T,
+    S = A_{>=j,j} - R_{>=j,<j} R_{j,<j}^T,   R_jj^-1 = inverse_factor(S_jj),   R_ij = S_ij R_jj^-T,
 
 d^3 / 3 flops that all cores share. LAPACK takes half as long again, and its waiting threads slow
 down the products that follow it.
