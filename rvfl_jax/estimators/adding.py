@@ -65,6 +65,10 @@ class Setting(NamedTuple):
         """Lambda."""
         return self.numbers["ridge"]
 
+    def guides(self, learned: Learned) -> bool:
+        """Whether what guesses is the ridge readout, without a forward term."""
+        return self.kind == "ridge" and learned.announced is None
+
     @property
     def shrinkage(self) -> float:
         """Of the discriminant."""

@@ -69,10 +69,10 @@ def absorb(
     D = layers_of(weights, rows.X, design)
     guesses = None if kind is None else _guessed(design, D, standing, rows, options, kind)
     worth, past = fading
-    more = Sums.of_features(*weighted_rows(D, targets_of(rows, sums.moment), worth))
-    squares = jnp.diagonal(more.gram, axis1=1, axis2=2)
-    finite = is_finite(squares) & is_finite(more.moment) & is_finite(more.counts)
-    return sums.scale(past).merge(more), guesses, finite
+    sums = sums.plus(*weighted_rows(D, targets_of(rows, sums.moment), worth), past)
+    squares = jnp.diagonal(sums.gram, axis1=1, axis2=2)
+    finite = is_finite(squares) & is_finite(sums.moment) & is_finite(sums.counts)
+    return sums, guesses, finite
 
 
 @partial(jax.jit, static_argnames=("design", "kind"))
@@ -112,7 +112,7 @@ def take_out(design: Design, weights: Weights, sums: Sums, rows: PaddedRows) -> 
     """The sums without rows that are among them."""
     D = layers_of(weights, rows.X, design)
     Y = targets_of(rows, sums.moment)
-    return sums.subtract(Sums.of_features(*weighted_rows(D, Y, rows.weight)))
+    return sums.plus(*weighted_rows(D, Y, rows.weight), factor=-1.0)
 
 
 @jax.jit

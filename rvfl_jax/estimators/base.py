@@ -462,8 +462,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         before, standing = self._cache.asked, learned.standing
         after_few = learned.rows - before.rows <= few_rows(learned.shape[1])
         asked = Asked(learned.rows, before.times + 1 if after_few else 0, before.following)
-        of_now = standing is not None and standing.rows == learned.rows
-        if of_now and setting.kind == "ridge" and learned.announced is None:
+        if standing is not None and standing.rows == learned.rows and setting.guides(learned):
             self._cache.note(asked)
             return Solved(standing.theta, standing.offset)
         at = adding.follows(setting, self._fitted, asked)
