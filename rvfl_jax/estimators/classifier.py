@@ -60,6 +60,12 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     constant k once nothing is announced). Inputs should be of one scale: as behind a
     `StandardScaler`, or with `scale="first"`.
 
+    What is kept is sums, D^T D and D^T Y, in double precision with the exact cold start and a
+    constant k; a readout is solved when it is asked for, once, and followed by low rank where it
+    is asked for after every few rows. Rows of small calls wait until they are worth a product;
+    whoever asks gets the readout of all rows. -kF-Bayes, the paper's cold start, the square-root
+    solver and single precision keep the state of `edrvfl` and update it at every call.
+
     A method that learns does so wholly or not at all: whatever it raises, an interrupt included,
     the model is what it was. One thread may learn while others predict; each answer is that of
     one whole model.
@@ -84,12 +90,14 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         class_weight: None, a dict of label to weight (1 where missing), or for `fit`
             "balanced", n / (classes n_c), which later calls then keep to.
         forgetting: what a row is worth after one more row was learned, 1 for ever. Below 1 each
-            step takes O(d^3); lambda I is never forgotten, so that eta_dagger stays bounded,
+            call of `partial_fit` solves, at O(d^3); lambda I is never forgotten, so that eta_dagger stays bounded,
             and rows whose inputs are all 0 let nothing be forgotten.
         lookahead: "hold" announces each batch to the one before it, which is held back until
             then (predictions know the held batch all the same); "none" announces only
-            `X_next`. With k = 0 nothing is held.
-        cold_start, solver, weight_init, weight_scale, ensemble: see `edrvfl`.
+            `X_next`. With a constant k nothing need be held, as predictions see no such term.
+        cold_start, weight_init, weight_scale, ensemble: see `edrvfl`.
+        solver: see `edrvfl`. It is of no account where sums are kept, see below, which
+            "square_root" declines.
         precision: "double" or "single", whatever the global setting.
         random_state: of the hidden weights.
 
@@ -351,8 +359,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> None:
         """Take rows out again, as if they had never been seen; the readout is exactly that.
 
-        Goes through the information form, at O(d^3). A class of which no row is left is no
-        longer met. Guesses that calibration rests on cannot be taken back.
+        The sums are subtracted, at half a Gram of these rows. A class of which no row is left is
+        no longer met. Guesses that calibration rests on cannot be taken back.
 
         Args:
             X: (n, s) rows that were learned.
@@ -366,7 +374,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             ValueError: on rows of a class that has fewer, or if what would be left is no sum of
                 rows (not positive definite, or with negative squared errors). A few strangers
                 among many nodes may pass unnoticed: nothing kept tells rows that were learned
-                from rows that might have been.
+                from rows that might have been. Of readouts wider than 768 only the diagonal and
+                the errors of the last readout are looked at; the next one solved then tells, and
+                learning the same rows puts them back.
         """
         check_is_fitted(self)
         design, _ = self._same_design()

@@ -16,8 +16,9 @@ from rvfl_jax.core.types import Array
 from rvfl_jax.linalg.inverse_factor import inverse_factor
 from rvfl_jax.linalg.products import matmul, matmul_nt, matmul_tn
 
-# Columns of a block, and the width from which the blocks pay.
-BLOCK, WIDE = 256, 1200
+# Columns of a block, the most blocks, and the width from which they pay: a program of many blocks
+# takes long to compile.
+BLOCK, MOST_BLOCKS, WIDE = 256, 12, 1200
 
 BlockFactor = tuple[tuple[Array, Array], ...]
 
@@ -56,7 +57,8 @@ def block_solve(factor: BlockFactor, B: Array) -> Array:
 
 def _cuts(width: int) -> list[int]:
     """Where blocks begin and end; the last is not small."""
-    cuts = [*range(0, width, BLOCK), width]
-    if len(cuts) > 2 and cuts[-1] - cuts[-2] < BLOCK // 2:
+    size = BLOCK * -(-width // (BLOCK * MOST_BLOCKS))
+    cuts = [*range(0, width, size), width]
+    if len(cuts) > 2 and cuts[-1] - cuts[-2] < size // 2:
         del cuts[-2]
     return cuts
