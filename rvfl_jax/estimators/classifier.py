@@ -90,8 +90,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         class_weight: None, a dict of label to weight (1 where missing), or for `fit`
             "balanced", n / (classes n_c), which later calls then keep to.
         forgetting: what a row is worth after one more row was learned, 1 for ever. Below 1 each
-            call of `partial_fit` solves, at O(d^3); lambda I is never forgotten, so that eta_dagger stays bounded,
-            and rows whose inputs are all 0 let nothing be forgotten.
+            call of `partial_fit` solves, at O(d^3); lambda I is never forgotten, so that the
+            readout stays bounded, and rows whose inputs are all 0 let nothing be forgotten.
         lookahead: "hold" announces each batch to the one before it, which is held back until
             then (predictions know the held batch all the same); "none" announces only
             `X_next`. With a constant k nothing need be held, as predictions see no such term.
