@@ -214,7 +214,7 @@ def settled(setting: Setting, fitted: Fitted, fading: Any = None) -> Fitted:
                 setting.options,
                 setting.kind,
             )
-            raise_unless(finite, "partial_fit: a value overflowed")
+            raise_unless(finite, "rows: a value overflowed")
             past = 1.0
             if guesses is not None:
                 guesses = joined_guesses(guesses, made)

@@ -372,13 +372,16 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             waiting=(batch,), guessed=len(batch.X), rows=len(batch.X), batches=1
         )
         fitted = adding.settled(setting, fitted._replace(learned=learned))
+        if guesses is None:
+            self._become(fitted)
+            self._count(len(batch.X))
+            # What cannot be solved is refused now.
+            return self._solved("ridge")
         with precision_scope(self.precision):
             theta, inverse, sound = additive.conclude(fitted.learned.sums, setting.ridge)
         raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
         fitted = fitted._replace(counts=counts, guesses=guesses)
-        if guesses is not None:
-            fitted = adding.with_standing(setting, fitted, theta)
-        self._become(fitted)
+        self._become(adding.with_standing(setting, fitted, theta))
         self._count(len(batch.X))
         return theta, inverse
 

@@ -453,13 +453,13 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             return 1.0
 
         def compute() -> float:
-            known = self._cache.held("settled")
-            if known is None:
-                known = fitted if fitted.on_sums else self._settled()
-            guesses = known.guesses
-            if known.on_sums:
-                guesses = adding.guesses_of(self._own_setting(), known)
-            return inverse_temperature(guesses, known.counts, link)
+            if not fitted.on_sums:
+                known = self._settled()
+                assert known.guesses is not None
+                return inverse_temperature(known.guesses, known.counts, link)
+            # One way whatever else was asked, so that several threads get the same bits.
+            guesses = adding.guesses_of(self._own_setting(), fitted)
+            return inverse_temperature(guesses, fitted.counts, link)
 
         return self._cache.get("power", compute)
 

@@ -166,7 +166,7 @@ def largest_feature(gain: np.ndarray, X: np.ndarray) -> float:
         gain: (L,) largest sum of absolute weights that meet in a node.
         X: (n, s).
     """
-    bound = float(np.abs(X).max(initial=1.0))
+    bound = float(np.abs(np.asarray(X, float)).max(initial=1.0))
     for factor in gain:
         bound = max(bound, float(factor) * bound)
     return bound
