@@ -92,7 +92,7 @@ class KeptModel(NamedTuple):
             self.model.partial_fit(part.X, self.labels(part))
         if self.table.columns != unnamed(len(self.table.columns)):
             self.model.feature_names_in_ = np.array(self.table.columns, dtype=object)
-        self.strengths.append(np.asarray(fitted_of(self.model).state.k, float).tolist())
+        self.strengths.append(fitted_of(self.model).strengths.tolist())
 
     def unlearn(self, part: Part) -> None:
         """A batch that was learned before."""

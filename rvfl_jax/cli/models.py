@@ -223,7 +223,7 @@ def _tell(found: dict[str, Any]) -> None:
 
 def _condition(model: EdRVFLClassifier) -> list[float]:
     """tr(A) / lambda of each sub-learner, an upper bound of the condition of A."""
-    trace = np.asarray(model._settled().state.sketch.trace)
+    trace = model._settled().trace
     return (trace / np.broadcast_to(np.asarray(model.ridge, float), trace.shape)).tolist()
 
 

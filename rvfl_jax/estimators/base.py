@@ -14,11 +14,15 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rvfl_jax.core.checks import NumericalError, differences, one_of, plain_array, real_numbers
-from rvfl_jax.estimators import compiled
+from rvfl_jax.estimators import adding, additive, compiled
+from rvfl_jax.estimators.adding import REMEDY, raise_unless
 from rvfl_jax.estimators.calibration import joined_guesses
 from rvfl_jax.estimators.compiled import Design, PaddedRows, fading_of
-from rvfl_jax.estimators.fitted import MOST_ROWS, Batch, Fitted
+from rvfl_jax.estimators.fitted import MOST_ROWS, Fitted
+from rvfl_jax.estimators.following import NEVER, Asked, few_rows
+from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.padding import padded, rows_for
+from rvfl_jax.estimators.readouts import Solved
 from rvfl_jax.estimators.scaling import SCALES, Scaling, scaling_of
 from rvfl_jax.estimators.whole import TURN, as_it_stands
 from rvfl_jax.learners.edrvfl.algebra import check_forgetting
@@ -28,6 +32,8 @@ from rvfl_jax.linalg.precision import precision_scope
 LOOKAHEADS = ("hold", "none")
 # Batches of a fit whose result depends on batches: this many, of these sizes.
 FIT_BATCHES, FIT_ROWS = 20, (8, 256)
+# Numbers of square matrices that are kept beside the sums until the next row.
+MOST_KEPT = 2**25
 _PROGRAM_OPTIONS = (
     "num_layers",
     "num_nodes",
@@ -37,7 +43,6 @@ _PROGRAM_OPTIONS = (
     "weight_init",
     "ensemble",
 )
-REMEDY = 'a larger ridge, precision="double", or features on a smaller scale'
 
 
 class Cache:
@@ -46,8 +51,25 @@ class Cache:
     Two threads that ask at once both compute it; the next state has a cache of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Asked = NEVER) -> None:
+        # What helps to answer is that of the state before, whatever other threads ask now, so
+        # that all of them get the same bits.
         self._held: dict[Any, Any] = {}
+        self.asked = asked
+
+    @property
+    def asked_by_now(self) -> Asked:
+        """What helps to answer in the next state."""
+        found: Asked = self._held.get("asked", self.asked)
+        return found
+
+    def note(self, asked: Asked) -> None:
+        """What helped to answer."""
+        self._held["asked"] = asked
+
+    def held(self, key: Any) -> Any:
+        """The value of that key, or None where nobody has asked for it."""
+        return self._held.get(key)
 
     def get(self, key: Any, compute: Callable[[], Any]) -> Any:
         """The value of that key."""
@@ -64,6 +86,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     """
 
     _fitted: Fitted
+    _cache: Cache
 
     def _design(self) -> tuple[Design, dict[str, Any]]:
         """Which programs run, and with what numbers; checks every parameter that has changed.
@@ -121,21 +144,43 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     def _begin(self, num_features: int, num_outputs: int, **rest: Any) -> None:
         """A fresh state, with the `rest` of `Fitted`; everything learned before is gone."""
         design, numbers = self._design()
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        seed = np.int32(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        width = num_features + bool(self.intercept)
         with precision_scope(self.precision):
-            state = compiled.begin(
-                design,
-                numbers,
-                np.int32(seed),
-                num_features=num_features + bool(self.intercept),
-                num_outputs=num_outputs,
-            )
+            if self._is_on_sums():
+                setting = self._setting(rest.get("guessed_by"))
+                learned: Any = adding.begun(setting, seed, width, num_outputs)
+            else:
+                learned = compiled.begin(
+                    design, numbers, seed, num_features=width, num_outputs=num_outputs
+                )
         self._memo: dict[str, Any] = {}
         counts = np.zeros(num_outputs)
-        self._become(Fitted(state, counts, began_with=self._beginning(), **rest))
+        self._become(Fitted(learned, counts, began_with=self._beginning(), **rest), Asked())
 
-    def _become(self, fitted: Fitted) -> None:
-        self._fitted, self._cache = fitted, Cache()
+    def _become(self, fitted: Fitted, asked: Asked | None = None) -> None:
+        if asked is None:
+            asked = self._cache.asked_by_now if "_cache" in self.__dict__ else Asked()
+        self._fitted, self._cache = fitted, Cache(asked)
+
+    def _is_on_sums(self) -> bool:
+        """Whether sums in double precision tell all that is learned."""
+        return self.precision == "double" and self._design()[0].adds_up
+
+    def _setting(self, kind: str | None) -> adding.Setting:
+        design, numbers = self._design()
+        return adding.Setting(design, numbers, self._options(), kind, float(self.forgetting))
+
+    def _own_setting(self) -> adding.Setting:
+        """What the programs of sums have to know; checks that the parameters are those of then."""
+        self._same_design()
+        return self._setting(self._readout_kind())
+
+    def _taken_up(self) -> None:
+        """Go on from what somebody who asked has computed already."""
+        settled = self._cache.held("settled")
+        if self._fitted.on_sums and settled is not None:
+            self._become(settled)
 
     @property
     def num_rows_seen_(self) -> int:
@@ -233,6 +278,10 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         design, _ = self._same_design()
         if X_next is not None and design.strength == "none":
             warnings.warn("X_next: not used, since k = 0", UserWarning, stacklevel=4)
+        if self._fitted.on_sums:
+            self._add(batch, None if design.strength == "none" else X_next)
+            self._count(len(batch.X))
+            return
         holds = self.lookahead == "hold" and design.strength != "none"
         pending = self._fitted.pending
         if pending is not None:
@@ -246,6 +295,17 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             self._advance(batch, X_next)
         self._count(len(batch.X))
 
+    def _add(self, batch: Batch, X_next: np.ndarray | None) -> None:
+        """Learn a batch as sums.
+
+        A batch held back would be learned with nothing announced after it whenever somebody asks,
+        which is to learn it at once.
+        """
+        with precision_scope(self.precision):
+            X_next = None if X_next is None else X_next.astype(np.float64)
+        asked = self._cache.asked_by_now
+        self._become(*adding.with_rows(self._own_setting(), self._fitted, batch, X_next, asked))
+
     def _count(self, rows: int) -> None:
         """That more rows were given, from which nothing else follows."""
         self._fitted = self._fitted._replace(num_rows=self._fitted.num_rows + rows)
@@ -254,7 +314,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """NumericalError for a batch that could not be learned later, and would block the rest."""
         rows, _ = self._rows(batch, None, design)
         with precision_scope(self.precision):
-            fits = bool(compiled.fits(design, self._fitted.state.W, rows))
+            fits = bool(compiled.fits(design, self._fitted.learned.W, rows))
         raise_unless(fits, "partial_fit: a value overflowed")
 
     def _after(self, batch: Batch, X_next: np.ndarray | None, failed: str) -> Fitted:
@@ -267,7 +327,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         rows, announced = self._rows(batch, X_next, design)
         options, kind = self._options(), self._readout_kind()
         fitted = self._fitted
-        state, counts, guesses = fitted.state, fitted.counts, fitted.guesses
+        state, counts, guesses = fitted.learned, fitted.counts, fitted.guesses
         fading, worth = None, batch.weight
         if design.forgets:
             fading = fading_of(rows.X[:, : design.num_inputs], rows.weight, float(self.forgetting))
@@ -281,9 +341,12 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         if guesses is not None:
             counts = counts + np.bincount(batch.target, worth, len(counts))
             guesses = joined_guesses(guesses, made)
-        return fitted._replace(state=state, counts=counts, guesses=guesses, pending=None)
+        return fitted._replace(learned=state, counts=counts, guesses=guesses, pending=None)
 
     def _advance(self, batch: Batch, X_next: np.ndarray | None) -> None:
+        if self._fitted.on_sums:
+            self._add(batch, X_next)
+            return
         design, _ = self._same_design()
         parts = [batch]
         if design.additive and isinstance(design.strength, str):
@@ -293,20 +356,48 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             failed = "partial_fit: a factorisation failed or a value overflowed"
             self._become(self._after(part, announced, failed))
 
-    def _fit_at_once(self, batch: Batch, finish: Callable[[Design, dict[str, Any]], None]) -> None:
-        """Add all rows up and decide once, where the result does not depend on batches."""
+    def _fit_at_once(self, batch: Batch) -> Any:
+        """Add all rows up and decide once, where the result does not depend on batches.
+
+        Returns:
+            theta and what goes with it, for guesses that leave a row out.
+        """
+        fitted = self._fitted
+        counts, guesses = fitted.counts, fitted.guesses
+        if not fitted.on_sums:
+            return self._fit_state_at_once(batch)
+        setting = self._own_setting()
+        # Nothing is guessed before it is learned.
+        learned = fitted.learned._replace(
+            waiting=(batch,), guessed=len(batch.X), rows=len(batch.X), batches=1
+        )
+        fitted = adding.settled(setting, fitted._replace(learned=learned))
+        if guesses is None:
+            self._become(fitted)
+            self._count(len(batch.X))
+            # What cannot be solved is refused now.
+            return self._solved("ridge")
+        with precision_scope(self.precision):
+            theta, inverse, sound = additive.conclude(fitted.learned.sums, setting.ridge)
+        raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
+        fitted = fitted._replace(counts=counts, guesses=guesses)
+        self._become(adding.with_standing(setting, fitted, theta))
+        self._count(len(batch.X))
+        return theta, inverse
+
+    def _fit_state_at_once(self, batch: Batch) -> Any:
         design, numbers = self._same_design()
         with precision_scope(self.precision):
-            state = self._fitted.state
+            state = self._fitted.learned
             sums = compiled.sums_now(state, numbers["ridge"])
             for part in in_parts(batch, self._fitted.rows_at_once):
                 rows, _ = self._rows(part, None, design)
                 sums = compiled.add_rows(design, state.W, sums, rows)
             state, sound = compiled.conclude(state, sums, numbers["ridge"], np.int32(1))
             raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
-            self._become(self._fitted._replace(state=state))
-            finish(design, numbers)
+        self._become(self._fitted._replace(learned=state))
         self._count(len(batch.X))
+        return state
 
     def _fit_in_batches(self, batch: Batch) -> None:
         """Learn rows in random order, batch by batch, each announced to the one before."""
@@ -324,36 +415,66 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _settled(self) -> Fitted:
         """What is fitted once the held batch is learned too, with nothing announced after it."""
-        if self._fitted.pending is None:
+        if self._fitted.pending is None and not self._waits():
             return self._fitted
+        layers, width, _ = self._fitted.shape
+        if self._fitted.on_sums and layers * width**2 > MOST_KEPT:
+            # A second Gram is not kept beside the first, whatever it takes to make it again.
+            return self._settle()
         return self._cache.get("settled", self._settle)
 
+    def _waits(self) -> bool:
+        return self._fitted.on_sums and bool(self._fitted.learned.waiting)
+
     def _settle(self) -> Fitted:
+        if self._fitted.on_sums:
+            return adding.settled(self._own_setting(), self._fitted)
         assert self._fitted.pending is not None
         failed = "the batch held back: a factorisation failed or a value overflowed"
         return self._after(self._fitted.pending, None, failed)
 
     def _take_pending(self) -> None:
-        """Learn the held batch for good."""
+        """Learn the held batch, or the rows that wait, for good."""
         if self._fitted.pending is not None:
             self._advance(self._fitted.pending, None)
+        elif self._waits():
+            self._become(self._settled())
 
     def _without(self, batch: Batch) -> Fitted:
         """What would be fitted had these rows never been seen."""
         design, numbers = self._same_design()
         fitted = self._fitted
         with precision_scope(self.precision):
-            sums = compiled.sums_now(fitted.state, numbers["ridge"])
+            sums = compiled.sums_now(fitted.learned, numbers["ridge"])
             for part in in_parts(batch, self._fitted.rows_at_once):
                 rows, _ = self._rows(part, None, design)
-                sums = compiled.subtract_rows(design, fitted.state.W, sums, rows)
-            state, sound = compiled.conclude(fitted.state, sums, numbers["ridge"], np.int32(0))
-            if not bool(sound):
-                raise ValueError(
-                    "unlearn: expected rows that were learned, with the weights they had; what"
-                    " would be left is not positive definite"
-                )
-        return fitted._replace(state=state)
+                sums = compiled.subtract_rows(design, fitted.learned.W, sums, rows)
+            state, sound = compiled.conclude(fitted.learned, sums, numbers["ridge"], np.int32(0))
+        refuse_unless(bool(sound))
+        return fitted._replace(learned=state)
+
+    def _solved(self, kind: str) -> Solved:
+        """The readout of that kind of the sums as they stand, solved when it is first asked for."""
+        shrinkage = float(self._options().get("shrinkage", 0.0))
+        return self._cache.get((kind, shrinkage), lambda: self._solve(kind))
+
+    def _solve(self, kind: str) -> Solved:
+        setting, learned = self._own_setting(), self._fitted.learned
+        if kind != "ridge":
+            return adding.solved(setting, self._settled(), kind)
+        before, standing = self._cache.asked, learned.standing
+        after_few = learned.rows - before.rows <= few_rows(learned.shape[1])
+        asked = Asked(learned.rows, before.times + 1 if after_few else 0, before.following)
+        if standing is not None and standing.rows == learned.rows and setting.guides(learned):
+            self._cache.note(asked)
+            return Solved(standing.theta, standing.offset)
+        at = adding.follows(setting, self._fitted, asked)
+        if at is None and adding.is_worth_following(setting, learned, asked):
+            at = adding.followed_anew(setting, self._settled())
+        self._cache.note(asked._replace(following=at))
+        if at is None:
+            return adding.solved(setting, self._settled(), kind)
+        return adding.unshifted(at.theta)
 
     def _rows(
         self, batch: Batch, X_next: np.ndarray | None, design: Design
@@ -414,7 +535,9 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         state.pop(TURN, None)
         if "_fitted" in state:
             fitted = state["_fitted"]
-            state["_fitted"] = fitted._replace(state=jax.tree.map(_on_host, fitted.state))
+            learned = fitted.learned
+            learned = learned.on_host() if fitted.on_sums else jax.tree.map(_on_host, learned)
+            state["_fitted"] = fitted._replace(learned=learned)
             state["_memo"], state["_cache"] = {}, Cache()
         return state
 
@@ -463,10 +586,13 @@ def row_weights(sample_weight: Any, count: int) -> np.ndarray:
     return weight
 
 
-def raise_unless(healthy: bool, what: str) -> None:
-    """NumericalError with a remedy where something went wrong."""
-    if not healthy:
-        raise NumericalError(f"{what}. Remedy: {REMEDY}.")
+def refuse_unless(sound: bool) -> None:
+    """ValueError on rows that were never learned."""
+    if not sound:
+        raise ValueError(
+            "unlearn: expected rows that were learned, with the weights they had; what"
+            " would be left is not positive definite"
+        )
 
 
 def in_parts(batch: Batch, most: int) -> Iterator[Batch]:

@@ -20,8 +20,9 @@ from rvfl_jax.core.types import (
     Scale,
     Solver,
 )
-from rvfl_jax.estimators import compiled
-from rvfl_jax.estimators.base import EdRVFLBase, in_parts, row_weights
+from rvfl_jax.estimators import adding, additive, compiled
+from rvfl_jax.estimators.adding import raise_unless
+from rvfl_jax.estimators.base import MOST_KEPT, EdRVFLBase, in_parts, refuse_unless, row_weights
 from rvfl_jax.estimators.calibration import (
     inverse_temperature,
     joined_guesses,
@@ -30,7 +31,9 @@ from rvfl_jax.estimators.calibration import (
     scaled_guesses,
 )
 from rvfl_jax.estimators.compiled import LINKS, Design
-from rvfl_jax.estimators.fitted import Batch, Fitted
+from rvfl_jax.estimators.fitted import Fitted
+from rvfl_jax.estimators.following import Asked
+from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.readouts import READOUTS, Readout, check_readout_options
 from rvfl_jax.estimators.scaling import Scaling
@@ -57,6 +60,12 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     constant k once nothing is announced). Inputs should be of one scale: as behind a
     `StandardScaler`, or with `scale="first"`.
 
+    What is kept is sums, D^T D and D^T Y, in double precision with the exact cold start and a
+    constant k; a readout is solved when it is asked for, once, and followed by low rank where it
+    is asked for after every few rows. Rows of small calls wait until they are worth a product;
+    whoever asks gets the readout of all rows. -kF-Bayes, the paper's cold start, the square-root
+    solver and single precision keep the state of `edrvfl` and update it at every call.
+
     A method that learns does so wholly or not at all: whatever it raises, an interrupt included,
     the model is what it was. One thread may learn while others predict; each answer is that of
     one whole model.
@@ -81,12 +90,14 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         class_weight: None, a dict of label to weight (1 where missing), or for `fit`
             "balanced", n / (classes n_c), which later calls then keep to.
         forgetting: what a row is worth after one more row was learned, 1 for ever. Below 1 each
-            step takes O(d^3); lambda I is never forgotten, so that eta_dagger stays bounded,
-            and rows whose inputs are all 0 let nothing be forgotten.
+            call of `partial_fit` solves, at O(d^3); lambda I is never forgotten, so that the
+            readout stays bounded, and rows whose inputs are all 0 let nothing be forgotten.
         lookahead: "hold" announces each batch to the one before it, which is held back until
             then (predictions know the held batch all the same); "none" announces only
-            `X_next`. With k = 0 nothing is held.
-        cold_start, solver, weight_init, weight_scale, ensemble: see `edrvfl`.
+            `X_next`. With a constant k nothing need be held, as predictions see no such term.
+        cold_start, weight_init, weight_scale, ensemble: see `edrvfl`.
+        solver: see `edrvfl`. It is of no account where sums are kept, see below, which
+            "square_root" declines.
         precision: "double" or "single", whatever the global setting.
         random_state: of the hidden weights.
 
@@ -174,7 +185,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self._become(self._fitted._replace(rows_of_class=given.seen))
         if self._design()[0].additive and self.readout == "ridge":
             self._become(self._fitted._replace(counts=self._weight_of_class(batch)))
-            self._fit_at_once(batch, lambda design, _: self._leave_one_out(design, batch))
+            self._leave_one_out(batch, self._fit_at_once(batch))
         else:
             self._fit_in_batches(batch)
 
@@ -211,6 +222,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             self._start(given)
         else:
             self._same_design()
+            self._taken_up()
             grown = self._fitted.with_labels(given.labels)
             self._become(grown._replace(scaling=given.scaling))
         if len(given.batch.X):
@@ -298,20 +310,47 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         """
         fitted, columns = self._asked(), self._classes()[1]
         design, numbers = self._same_design()
-        parts = self._in_buckets(
-            self._inputs(X), lambda part: compiled.leverages(design, fitted.state, part)[..., None]
-        )
+        leverages = partial(compiled.leverages, design, fitted.learned)
+        if fitted.on_sums:
+            theta, inverse = self._concluded(fitted, numbers["ridge"])
+            leverages = partial(additive.leverages, design, fitted.weights, inverse)
+            ask = partial(self._variance_of_sums, fitted, (theta, inverse), numbers["ridge"])
+        else:
+            ask = partial(self._variance, fitted, numbers["ridge"])
+        parts = self._in_buckets(self._inputs(X), lambda part: leverages(part)[..., None])
         leverage = np.concatenate(parts, axis=1)
-        variance = self._cache.get("variance", lambda: self._variance(fitted, numbers["ridge"]))
+        variance = self._cache.get("variance", ask)
         std = np.sqrt(variance[:, None] * (leverage + float(noise))).mean(axis=0)
         return std[:, columns]
 
+    def _concluded(self, fitted: Fitted, ridge: Any) -> tuple[Any, Any]:
+        """Theta and the inverse of the factor of the sums; the latter is kept where it is small."""
+
+        def compute() -> tuple[Any, Any]:
+            with precision_scope(self.precision):
+                theta, inverse, sound = additive.conclude(fitted.learned.sums, ridge)
+            raise_unless(bool(sound), "predict_std: a factorisation failed")
+            return theta, inverse
+
+        layers, width, _ = fitted.shape
+        if layers * width**2 > MOST_KEPT:
+            return compute()
+        found: tuple[Any, Any] = self._cache.get("concluded", compute)
+        return found
+
+    def _variance_of_sums(self, fitted: Fitted, solved: tuple[Any, Any], ridge: Any) -> np.ndarray:
+        with precision_scope(self.precision):
+            found = additive.squared_errors(fitted.learned.sums, *solved, ridge)
+        return self._variance_by(fitted.counts, *found)
+
     def _variance(self, fitted: Fitted, ridge: Any) -> np.ndarray:
         """(L, m) s_c^2."""
-        counts = fitted.counts
         with precision_scope(self.precision):
-            found = compiled.squared_errors(fitted.state, counts, ridge)
-        errors, used = (np.asarray(values) for values in found)
+            found = compiled.squared_errors(fitted.learned, fitted.counts, ridge)
+        return self._variance_by(fitted.counts, *found)
+
+    def _variance_by(self, counts: np.ndarray, errors: Any, used: Any) -> np.ndarray:
+        errors, used = np.asarray(errors), np.asarray(used)
         left = counts.sum() - used[:, None]
         known = (counts > 0) & (left > 1e-3) & (errors > 0)
         return np.where(known, errors / np.where(known, left, 1.0), np.nan)
@@ -320,8 +359,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> None:
         """Take rows out again, as if they had never been seen; the readout is exactly that.
 
-        Goes through the information form, at O(d^3). A class of which no row is left is no
-        longer met. Guesses that calibration rests on cannot be taken back.
+        The sums are subtracted, at half a Gram of these rows. A class of which no row is left is
+        no longer met. Guesses that calibration rests on cannot be taken back.
 
         Args:
             X: (n, s) rows that were learned.
@@ -335,7 +374,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             ValueError: on rows of a class that has fewer, or if what would be left is no sum of
                 rows (not positive definite, or with negative squared errors). A few strangers
                 among many nodes may pass unnoticed: nothing kept tells rows that were learned
-                from rows that might have been.
+                from rows that might have been. Of readouts wider than 768 only the diagonal and
+                the errors of the last readout are looked at; the next one solved then tells, and
+                learning the same rows puts them back.
         """
         check_is_fitted(self)
         design, _ = self._same_design()
@@ -355,11 +396,19 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 f"unlearn: expected at most {before.rows_of_class[worst]} rows of class"
                 f" {before.labels.labels[worst]!r}, got {given.seen[worst]}"
             )
-        self._take_pending()
-        fitted = self._without(given.batch)
-        counts = fitted.counts - self._weight_of_class(given.batch)
-        with precision_scope(self.precision):
-            errors, _ = compiled.squared_errors(fitted.state, counts, self.ridge)
+        if self._fitted.on_sums:
+            self._taken_up()
+            self._take_pending()
+            fitted = adding.without(self._own_setting(), self._fitted, given.batch)
+            counts = fitted.counts - self._weight_of_class(given.batch)
+            errors = adding.errors_left(self._own_setting(), fitted, self._fitted)
+            refuse_unless(errors is not None)
+        else:
+            self._take_pending()
+            fitted = self._without(given.batch)
+            counts = fitted.counts - self._weight_of_class(given.batch)
+            with precision_scope(self.precision):
+                errors, _ = compiled.squared_errors(fitted.learned, counts, self.ridge)
         slack = 1e-6 * (1.0 + fitted.counts)
         if (np.asarray(errors) < -slack).any():
             raise ValueError(
@@ -370,12 +419,13 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         gone[: len(left)] = left == 0
         assert fitted.guesses is not None
         self._become(
-            fitted._replace(
+            asked=Asked(),
+            fitted=fitted._replace(
                 counts=np.where(gone, 0.0, counts),
                 guesses=scaled_guesses(fitted.guesses, np.where(gone, 0.0, 1.0)),
                 rows_of_class=left,
                 num_rows=fitted.num_rows - len(given.batch.X),
-            )
+            ),
         )
 
     @property
@@ -390,17 +440,28 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     def class_count_(self) -> np.ndarray:
         """(classes,) weight of the rows learned of each class."""
         check_is_fitted(self)
-        return self._settled().counts[self._classes()[1]]
+        fitted = self._fitted if self._fitted.on_sums else self._settled()
+        return fitted.counts[self._classes()[1]]
 
     @property
     @of_one_moment
     def inverse_temperature_(self) -> float:
         """The power that `predict_proba` raises scores to."""
-        fitted = self._asked()
-        guesses, link = fitted.guesses, LINKS[self.readout]
-        if fitted.guessed_by != self.readout or guesses is None:
+        fitted = self._met()
+        link = LINKS[self.readout]
+        if fitted.guessed_by != self.readout:
             return 1.0
-        return self._cache.get("power", lambda: inverse_temperature(guesses, fitted.counts, link))
+
+        def compute() -> float:
+            if not fitted.on_sums:
+                known = self._settled()
+                assert known.guesses is not None
+                return inverse_temperature(known.guesses, known.counts, link)
+            # One way whatever else was asked, so that several threads get the same bits.
+            guesses = adding.guesses_of(self._own_setting(), fitted)
+            return inverse_temperature(guesses, fitted.counts, link)
+
+        return self._cache.get("power", compute)
 
     def _check_options(self) -> None:
         one_of("readout", self.readout, READOUTS)
@@ -500,15 +561,20 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             weights = balanced
         return row_weights([weights.get(label, 1.0) for label in y.tolist()], len(y)), balanced
 
-    def _leave_one_out(self, design: Design, batch: Batch) -> None:
+    def _leave_one_out(self, batch: Batch, solved: Any) -> None:
+        design, _ = self._same_design()
         fitted = self._fitted
-        guesses = fitted.guesses
+        guesses, counts, balance = fitted.guesses, fitted.counts, float(self.class_balance)
         assert guesses is not None
         for part in in_parts(batch, fitted.rows_at_once):
             rows, _ = self._rows(part, None, design)
-            made = compiled.leave_one_out(
-                design, fitted.state, fitted.counts, rows, float(self.class_balance)
-            )
+            with precision_scope(self.precision):
+                if fitted.on_sums:
+                    made = additive.leave_one_out(
+                        design, fitted.weights, solved, counts, rows, balance
+                    )
+                else:
+                    made = compiled.leave_one_out(design, solved, counts, rows, balance)
             guesses = joined_guesses(guesses, made)
         self._become(fitted._replace(guesses=guesses))
 
@@ -516,10 +582,14 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         check_is_fitted(self)
         return self._fitted.classes()
 
-    def _asked(self) -> Fitted:
+    def _met(self) -> Fitted:
         check_is_fitted(self)
         if not self._fitted.rows_of_class.any():
             raise ValueError("predict: expected a class to have been met, got none so far")
+        return self._fitted
+
+    def _asked(self) -> Fitted:
+        self._met()
         return self._settled()
 
     def _scores(self, X: Any) -> np.ndarray:
@@ -534,18 +604,26 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _asking(self) -> tuple[Design, Any, Readout, np.ndarray]:
         """Design, weights, readout and (capacity,) which classes were met."""
-        fitted = self._asked()
+        fitted = self._met()
         self._check_options()
         design, _ = self._same_design()
+        if not fitted.on_sums:
+            fitted = self._settled()
         options = (float(self.class_balance), float(self.shrinkage), self.readout)
 
         def compute() -> tuple[Readout, Any]:
-            with precision_scope(self.precision):
-                readout = compiled.ask(fitted.state, fitted.counts, *options)
-                return readout, fitted.counts > 0
+            counts = fitted.counts
+            if fitted.on_sums:
+                solved = self._solved(self.readout)
+                with precision_scope(self.precision):
+                    readout = additive.finished(solved, counts, options[0], kind=self.readout)
+            else:
+                with precision_scope(self.precision):
+                    readout = compiled.ask(fitted.learned, counts, *options)
+            return readout, counts > 0
 
         readout, seen = self._cache.get(options, compute)
-        return design, fitted.state.W, readout, seen
+        return design, fitted.weights, readout, seen
 
 
 class _Given(NamedTuple):

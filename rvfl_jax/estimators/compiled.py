@@ -18,11 +18,12 @@ import numpy as np
 
 from rvfl_jax.core.types import Array, Learner
 from rvfl_jax.estimators.calibration import Guesses, no_guesses, probabilities, tally
+from rvfl_jax.estimators.learned import Weights
 from rvfl_jax.estimators.readouts import Readout, balance, readout_of, together
 from rvfl_jax.learners.base import combiner
 from rvfl_jax.learners.edrvfl.algebra import forgotten_state, merged_state
 from rvfl_jax.learners.edrvfl.learner import edrvfl
-from rvfl_jax.learners.edrvfl.network import features, resolve_activation
+from rvfl_jax.learners.edrvfl.network import features, layer_features, resolve_activation
 from rvfl_jax.learners.edrvfl.strength import AdaptiveK
 from rvfl_jax.learners.edrvfl.sums import Sums, is_sound, learned_state, sums_of
 from rvfl_jax.linalg.products import is_finite, matmul
@@ -50,6 +51,17 @@ class Design:
     def activation(self) -> Any:
         """The activation of the hidden nodes."""
         return resolve_activation(dict(self.options)["activation"])
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether sums over rows are all that has to be known, forgotten ones fading.
+
+        A forward term of constant strength comes in when a readout is asked for. The factor of
+        "square_root" is for those who want no sums.
+        """
+        options = dict(self.options)
+        constant = isinstance(self.strength, str)
+        return constant and options["cold_start"] == "exact" and options["solver"] != "square_root"
 
     @property
     def additive(self) -> bool:
@@ -155,18 +167,23 @@ def learn(
         weight = weight * jnp.asarray(fading.of_rows, weight.dtype)
     X_next, weight_next = (None, None) if announced is None else (announced.X, announced.weight)
     state, info = learner.step(
-        state, rows.X, _targets(rows, state), X_next, weight_t=weight, weight_next=weight_next
+        state,
+        rows.X,
+        targets_of(rows, state.theta),
+        X_next,
+        weight_t=weight,
+        weight_next=weight_next,
     )
     if kind is not None:
         if before is None:
             powers = (options["class_balance"], 1.0)
             balanced = jnp.stack([balance(counts, power) for power in powers])
             before = info.guess_scores * balanced[:, None, None]
-        guesses = _guesses_made(design, counts, before, rows, LINKS[kind])
+        guesses = guesses_made(design, counts, before, rows, LINKS[kind])
     return state, guesses, jnp.all(info.healthy)
 
 
-def _guesses_made(
+def guesses_made(
     design: Design, counts: Array, scores: Array, rows: PaddedRows, link: str
 ) -> Guesses:
     """Sums over a batch's guesses, from their scores (2, L, b, m)."""
@@ -179,10 +196,18 @@ def _guesses_made(
     return tally(none, z, rows.target, rows.weight * experience**2, one, link)
 
 
-def _targets(rows: PaddedRows, state: Any) -> Array:
+def layers_of(weights: Any, X: Any, design: Design) -> Array:
+    """(L, b, d) features through W (L, N + s, N) or `Weights`."""
+    if not isinstance(weights, Weights):
+        return features(weights, jnp.asarray(X), design.activation)
+    return layer_features(*weights, jnp.asarray(X, weights.first.dtype), design.activation)
+
+
+def targets_of(rows: PaddedRows, like: Array) -> Array:
+    """(b, m) targets of rows for readouts or moments of that kind."""
     if jnp.ndim(rows.target) == 2:
-        return jnp.asarray(rows.target, state.theta.dtype)
-    return jax.nn.one_hot(rows.target, state.theta.shape[-1], dtype=state.theta.dtype)
+        return jnp.asarray(rows.target, like.dtype)
+    return jax.nn.one_hot(rows.target, like.shape[-1], dtype=like.dtype)
 
 
 def _scores_before(
@@ -260,7 +285,7 @@ def leave_one_out(
     weight = jnp.asarray(rows.weight, D.dtype)
     h = jnp.sum(matmul(D, state.eta_dagger) * D, axis=-1)[..., None]
     v = jnp.minimum(weight, 1.0)[:, None]
-    scores = (matmul(D, state.theta_ridge) - v * h * _targets(rows, state)) / (1.0 - v * h)
+    scores = (matmul(D, state.theta_ridge) - v * h * targets_of(rows, state.theta)) / (1.0 - v * h)
     seen = counts > 0
     z = together(scores * balance(counts, class_balance), seen, design.combine)
     # A class cannot be guessed without the only row that shows it, nor where it is the only one.
@@ -278,9 +303,9 @@ def ask(state: Any, counts: Array, class_balance: Any, shrinkage: Any, kind: str
 
 
 @partial(jax.jit, static_argnames=("design",))
-def answer(design: Design, W: Array, readout: Readout, seen: Array, X: Array) -> Array:
+def answer(design: Design, W: Any, readout: Readout, seen: Array, X: Array) -> Array:
     """(n, m) scores of the ensemble."""
-    scores = matmul(features(W, jnp.asarray(X), design.activation), readout.theta)
+    scores = matmul(layers_of(W, X, design), readout.theta)
     scores = (scores + readout.bias[:, None]) * readout.scale
     return together(scores, seen, design.combine)
 
@@ -288,7 +313,7 @@ def answer(design: Design, W: Array, readout: Readout, seen: Array, X: Array) ->
 @partial(jax.jit, static_argnames=("design", "kind"))
 def probable(
     design: Design,
-    W: Array,
+    W: Any,
     readout: Readout,
     seen: Array,
     power: Array | float,
@@ -300,9 +325,9 @@ def probable(
 
 
 @partial(jax.jit, static_argnames=("design",))
-def predicted(design: Design, W: Array, theta: Array, X: Array) -> Array:
+def predicted(design: Design, W: Any, theta: Array, X: Array) -> Array:
     """(n, m) mean or median of what the sub-learners of a regressor predict."""
-    each = matmul(features(W, jnp.asarray(X), design.activation), theta)
+    each = matmul(layers_of(W, X, design), theta)
     ensemble = jnp.median if dict(design.options)["ensemble"] == "median" else jnp.mean
     return ensemble(each, axis=0)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.estimators.calibration import Guesses, grown_guesses
+from rvfl_jax.estimators.learned import Batch, Learned, joined, state_of, sums_with
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.learners.edrvfl.algebra import grown_state
@@ -20,20 +21,13 @@ from rvfl_jax.streams.label_map import LabelMap
 MOST_ROWS = 4096
 
 
-class Batch(NamedTuple):
-    """Rows as they came, checked: X (n, s), target (n,) or (n, m), weight (n,)."""
-
-    X: np.ndarray
-    target: np.ndarray
-    weight: np.ndarray
-
-
 @in_brief
 class Fitted(NamedTuple):
     """What an estimator has learned.
 
     Attributes:
-        state: of the learner.
+        learned: `Learned`, or the state of the learner where sums do not tell all of it: with
+            -kF-Bayes, the paper's cold start, the square-root solver or single precision.
         counts: (m,) weight of the rows of each class, which fades where the state forgets;
             float64 on the host, as are the guesses.
         guesses: what calibration rests on; None for a regressor.
@@ -50,7 +44,7 @@ class Fitted(NamedTuple):
         notes: what the file that it was loaded from says beside it.
     """
 
-    state: Any
+    learned: Any
     counts: np.ndarray
     guesses: Guesses | None
     began_with: Mapping[str, Any]
@@ -66,6 +60,50 @@ class Fitted(NamedTuple):
     notes: Mapping[str, Any] | None = None
 
     @property
+    def on_sums(self) -> bool:
+        """Whether sums are all that is kept."""
+        return isinstance(self.learned, Learned)
+
+    @property
+    def state(self) -> Any:
+        """The state of the learner; one on sums is made for whoever asks, at O(d^3)."""
+        if not self.on_sums:
+            return self.learned
+        sums = self.learned.sums
+        if self.learned.waiting:
+            waiting = joined(self.learned.waiting)
+            sums = sums_with(sums, waiting, self.learned, self.began_with)
+        return state_of(self.learned, sums, self.began_with)
+
+    @property
+    def weights(self) -> Any:
+        """Random weights, as the programs of predictions take them."""
+        return self.learned.weights if self.on_sums else self.learned.W
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(L, d, m) of the readouts."""
+        found: tuple[int, int, int]
+        found = self.learned.shape if self.on_sums else np.shape(self.learned.theta)
+        return found
+
+    @property
+    def strengths(self) -> np.ndarray:
+        """(L,) of the forward term of a state; 0 on sums, where readouts alone have one."""
+        if self.on_sums:
+            return np.zeros(self.shape[0])
+        return np.asarray(self.learned.k, float)
+
+    @property
+    def trace(self) -> np.ndarray:
+        """(L,) tr(A), lambda included."""
+        if not self.on_sums:
+            return np.asarray(self.learned.sketch.trace)
+        layers, width, _ = self.shape
+        ridges = np.broadcast_to(np.asarray(self.began_with["ridge"], float), (layers,))
+        return np.trace(np.asarray(self.learned.sums.gram), axis1=1, axis2=2) + width * ridges
+
+    @property
     def capacity(self) -> int:
         """m, columns of the readout, with or without a label."""
         return len(self.counts)
@@ -73,8 +111,9 @@ class Fitted(NamedTuple):
     @property
     def rows_at_once(self) -> int:
         """Rows of the largest program, so that their features fit into memory."""
-        layers, _, width = np.shape(self.state.W)
-        fits = max(1, int(2**23 // (layers * (width + 1))))
+        layers = self.shape[0]
+        nodes = np.shape(self.weights.first if self.on_sums else self.weights)[-1]
+        fits = max(1, int(2**23 // (layers * (nodes + 1))))
         return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
 
     def classes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -95,10 +134,16 @@ class Fitted(NamedTuple):
             return grown
         assert self.guesses is not None
         return grown._replace(
-            state=grown_state(self.state, capacity),
+            learned=_grown(self.learned, capacity),
             counts=np.pad(self.counts, (0, capacity - self.capacity)),
             guesses=grown_guesses(self.guesses, capacity),
         )
+
+
+def _grown(learned: Any, capacity: int) -> Any:
+    return (
+        learned.grown(capacity) if isinstance(learned, Learned) else grown_state(learned, capacity)
+    )
 
 
 def fitted_of(model: Any) -> Fitted:

@@ -19,11 +19,28 @@ import jax.numpy as jnp
 
 from rvfl_jax.core.checks import is_number
 from rvfl_jax.core.types import Array
-from rvfl_jax.learners.edrvfl.sums import system_of
+from rvfl_jax.learners.edrvfl.sums import System, system_of
 from rvfl_jax.linalg.products import matmul
 from rvfl_jax.linalg.spd import cho_solve, cholesky
 
 READOUTS = ("ridge", "discriminant", "nearest_mean")
+
+
+class Solved(NamedTuple):
+    """What a readout has that no `class_balance` changes: theta (L, d, m) and offset (L, m)."""
+
+    theta: Array
+    offset: Array
+
+    def readout(self, counts: Array, kind: str, class_balance: Array | float) -> "Readout":
+        """The readout with classes balanced, of those counts (m,)."""
+        ones = jnp.ones(self.theta.shape[-1], self.theta.dtype)
+        if kind == "ridge":
+            return Readout(self.theta, self.offset, balance(counts, class_balance))
+        if kind == "nearest_mean":
+            return Readout(self.theta, self.offset, ones)
+        prior = (1.0 - class_balance) * jnp.log(jnp.where(counts > 0, counts, 1.0))
+        return Readout(self.theta, prior + self.offset, ones)
 
 
 class Readout(NamedTuple):
@@ -46,19 +63,27 @@ def readout_of(
         class_balance: a, at least 0.
         shrinkage: s, 0 to 1, of the discriminant.
     """
-    layers, _, m = state.theta.shape
-    none = jnp.zeros((layers, m), state.theta.dtype)
-    ones = jnp.ones(m, state.theta.dtype)
     if kind == "ridge":
-        return Readout(state.theta, none, balance(counts, class_balance))
-    A, B = system_of(state)
+        layers, _, m = state.theta.shape
+        solved = Solved(state.theta, jnp.zeros((layers, m), state.theta.dtype))
+    else:
+        solved = solved_from(*system_of(state), counts, kind, shrinkage)
+    return solved.readout(counts, kind, class_balance)
+
+
+def solved_from(A: Array, B: Array, counts: Array, kind: str, shrinkage: Array | float) -> "Solved":
+    """What is solved of the sums A (L, d, d) and B (L, d, m), lambda included.
+
+    NaN where what has to be factorised is not positive definite.
+    """
+    if kind == "ridge":
+        return Solved(System(A, B).solution(), jnp.zeros_like(B[:, 0]))
     met = counts > 0
     means = jnp.where(met, B / jnp.where(met, counts, 1.0), 0.0)
     if kind == "nearest_mean":
-        return Readout(means, -0.5 * jnp.sum(means**2, axis=1), ones)
-    prior = (1.0 - class_balance) * jnp.log(jnp.where(met, counts, 1.0))
+        return Solved(means, -0.5 * jnp.sum(means**2, axis=1))
     theta = jax.vmap(_discriminant, (0, 0, None, None))(A, means, counts, shrinkage)
-    return Readout(theta, prior - 0.5 * jnp.sum(means * theta, axis=1), ones)
+    return Solved(theta, -0.5 * jnp.sum(means * theta, axis=1))
 
 
 def balance(counts: Array, power: Array | float) -> Array:

@@ -13,7 +13,7 @@ from rvfl_jax.core.checks import one_of, plain_array
 from rvfl_jax.core.types import ColdStart, Ensemble, Lookahead, Precision, Scale, Solver
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.base import EdRVFLBase, row_weights
-from rvfl_jax.estimators.fitted import Batch
+from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
 from rvfl_jax.learners.base import ENSEMBLES
@@ -101,7 +101,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
             raise ValueError("sample_weight: expected a row of weight above zero, got none")
         self._start(given)
         if self._design()[0].additive:
-            self._fit_at_once(batch, lambda *_: None)
+            self._fit_at_once(batch)
         else:
             self._fit_in_batches(batch)
 
@@ -133,6 +133,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
                 f"y: expected {self._fitted.capacity} outputs a row, as before, got {outputs}"
             )
         else:
+            self._taken_up()
             self._become(self._fitted._replace(scaling=given.scaling))
         if len(given.batch.X):
             self._learn(given.batch, announced)
@@ -151,8 +152,11 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _program(self) -> Partial:
         check_is_fitted(self)
-        state = self._settled().state
-        return Partial(partial(compiled.predicted, self._same_design()[0]), state.W, state.theta)
+        program = partial(compiled.predicted, self._same_design()[0])
+        if self._fitted.on_sums:
+            return Partial(program, self._fitted.weights, self._solved("ridge").theta)
+        state = self._settled().learned
+        return Partial(program, state.W, state.theta)
 
     def _check_options(self) -> None:
         one_of("ensemble", self.ensemble, ENSEMBLES)

@@ -1,7 +1,9 @@
 """Estimators on disk: `save_model` and `load_model`.
 
-What was learned goes into one checkpoint: weights (not only their seed), readouts, counts, guesses
-and the held batch, so that a restored model answers and goes on learning to the last bit.
+What was learned goes into one checkpoint: weights (not only their seed), sums or readouts, counts,
+guesses and the rows that wait or are held back, so that a restored model answers and goes on
+learning as the one that was saved: to the last bit, and to rounding where wide readouts were
+followed by low rank, which a restored model solves.
 """
 
 from collections.abc import Mapping
@@ -11,12 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from rvfl_jax.estimators import compiled
+from rvfl_jax.estimators import additive, compiled
 from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.calibration import no_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.compiled import LINKS
-from rvfl_jax.estimators.fitted import Batch, Fitted, fitted_of
+from rvfl_jax.estimators.fitted import Fitted, fitted_of
+from rvfl_jax.estimators.learned import Batch, Learned, weights_of
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import as_it_stands
@@ -26,13 +29,27 @@ from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import LabelMap
 
 FILE = "model.npz"
+# Numbers of `Learned` that are no arrays.
+COUNTED = ("guessed", "rows", "batches")
 KINDS = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
 
 
 class KnownArrays(NamedTuple):
-    """The arrays of a `Fitted` by their names in the file."""
+    """The arrays of a `Fitted` by their names in the file; `state` where sums do not tell all."""
 
     state: Any
+    counts: Any
+    guesses: Any
+
+
+class KnownSums(NamedTuple):
+    """The arrays of a `Fitted` on sums by their names in the file."""
+
+    weights: Any
+    sums: Any
+    standing: Any
+    gain: Any
+    announced: Any
     counts: Any
     guesses: Any
 
@@ -72,8 +89,15 @@ def save_model(
     }
     names = getattr(model, "feature_names_in_", None)
     described["feature_names"] = None if names is None else [str(name) for name in names]
-    known = KnownArrays(fitted.state, fitted.counts, fitted.guesses)
-    tree: dict[str, Any] = {"known": known, "pending": fitted.pending}
+    known: Any = KnownArrays(fitted.learned, fitted.counts, fitted.guesses)
+    tree: dict[str, Any] = {"pending": fitted.pending}
+    if fitted.on_sums:
+        learned = fitted.learned.on_host()
+        kept = learned.weights, learned.sums, learned.standing, learned.gain, learned.announced
+        known = KnownSums(*kept, fitted.counts, fitted.guesses)
+        tree["waiting"] = learned.waiting[0] if learned.waiting else None
+        plain |= {name: getattr(learned, name) for name in COUNTED}
+    tree["known"] = known
     if fitted.scaling is not None:
         tree |= fitted.scaling._asdict()
     if isinstance(model, EdRVFLClassifier):
@@ -107,16 +131,35 @@ def load_model(folder: str | Path) -> Any:
         model.feature_names_in_ = np.array(described["feature_names"], dtype=object)
     model._memo = {}
     tree = restore(checkpoint, _expected(model, described, checkpoint), what=str(path))
-    model._become(_fitted(model, described, tree))
+    fitted = _fitted(model, described, tree)
+    model._become(fitted)
+    if model._is_on_sums() and not fitted.on_sums:
+        # Files of earlier releases have a state, and a batch that was held back.
+        fitted = model._settled()
+        model._become(fitted._replace(learned=_as_sums(model, fitted)))
     return model
 
 
+def _as_sums(model: Any, fitted: Fitted) -> Learned:
+    """The sums of a state, at O(d^3)."""
+    setting, state = model._own_setting(), fitted.learned
+    with precision_scope(model.precision):
+        sums = compiled.sums_now(state, setting.ridge, fitted.counts)
+        W = np.asarray(state.W)
+        standing = None
+        if setting.kind is not None:
+            standing = additive.no_standing(np.shape(state.theta))._replace(rows=-1)
+        gain = np.abs(W).sum(axis=1).max(axis=1)
+        rows, batches = fitted.num_rows, int(state.num_learned)
+        return Learned(weights_of(W), sums, standing, gain, rows=rows, batches=batches)
+
+
 def _fitted(model: Any, described: dict[str, Any], tree: dict[str, Any]) -> Fitted:
-    plain = described["plain"]
-    counts, guesses = jax.tree.map(lambda leaf: leaf.astype(float), tree["known"][1:])
+    plain, known = described["plain"], tree["known"]
+    counts, guesses = jax.tree.map(lambda leaf: leaf.astype(float), (known.counts, known.guesses))
     scaling = Scaling(tree["mean"], tree["scale"]) if "mean" in tree else None
     fitted = Fitted(
-        tree["known"].state,
+        _learned(plain, tree),
         counts,
         guesses,
         began_with=model._beginning(),
@@ -139,6 +182,19 @@ def _fitted(model: Any, described: dict[str, Any], tree: dict[str, Any]) -> Fitt
     )
 
 
+def _learned(plain: dict[str, Any], tree: dict[str, Any]) -> Any:
+    known = tree["known"]
+    if isinstance(known, KnownArrays):
+        return known.state
+    standing = known.standing
+    if standing is not None:
+        standing = standing._replace(rows=int(standing.rows))
+    waiting = () if tree["waiting"] is None else (tree["waiting"],)
+    counted = {name: plain[name] for name in COUNTED}
+    weights, sums, gain = known.weights, known.sums, known.gain
+    return Learned(*(weights, sums, standing, gain), waiting, announced=known.announced, **counted)
+
+
 def notes_of(folder: str | Path) -> dict[str, Any]:
     """What `save_model` was given as `notes`."""
     return load_checkpoint_file(Path(folder) / FILE).metadata["metadata"]["notes"]
@@ -158,17 +214,7 @@ def _bring_up_to_date(described: dict[str, Any], checkpoint: Checkpoint) -> None
 
 def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
     """Shapes and dtypes that the parameters ask for."""
-    design, numbers = model._design()
-    capacity, width = described["capacity"], model.n_features_in_ + bool(model.intercept)
-    with precision_scope(model.precision):
-        state = jax.eval_shape(
-            lambda: compiled.begin(
-                design, numbers, np.int32(0), num_features=width, num_outputs=capacity
-            )
-        )
-    # States of earlier releases did not tell their lambda.
-    ridge = np.full(state.ridge.shape, numbers["ridge"], state.ridge.dtype)
-    checkpoint.arrays.setdefault("['known'].state.ridge", ridge)
+    capacity = described["capacity"]
     # Files of earlier releases have counts and guesses in the precision of the model.
     kept = checkpoint.arrays.get("['known'].counts", np.zeros(0)).dtype
     dtype = np.dtype(model._dtype if kept == model._dtype else float)
@@ -180,15 +226,58 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
             no_guesses(capacity, LINKS[described["plain"]["_guessed_by"]]),
         )
         expected["rows_of_class"] = np.zeros(len(described["labels"]), int)
-    expected["known"] = KnownArrays(state, counts, guesses)
+    if set(COUNTED) <= set(described["plain"]):
+        known = _expected_sums(model, described, checkpoint)
+        expected["known"] = known._replace(counts=counts, guesses=guesses)
+        expected["waiting"] = _batch_in(checkpoint, "waiting")
+    else:
+        state = _expected_state(model, described, checkpoint)
+        expected["known"] = KnownArrays(state, counts, guesses)
     if model.scale == "first" and "['mean']" in checkpoint.arrays:
         expected |= {name: np.zeros(model.n_features_in_) for name in ("mean", "scale")}
-    # The held batch has as many rows as it came with.
-    held = [checkpoint.arrays.get(f"['pending'].{name}") for name in Batch._fields]
-    X, target, weight = held
-    if X is not None and target is not None and weight is not None:
-        expected["pending"] = Batch(X, target, weight)
+    expected["pending"] = _batch_in(checkpoint, "pending")
     return expected
+
+
+def _batch_in(checkpoint: Checkpoint, name: str) -> Batch | None:
+    """A batch of the file, which has as many rows as it came with."""
+    held = [checkpoint.arrays.get(f"['{name}'].{part}") for part in Batch._fields]
+    X, target, weight = held
+    if X is None or target is None or weight is None:
+        return None
+    return Batch(X, target, weight)
+
+
+def _expected_state(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> Any:
+    design, numbers = model._design()
+    capacity, width = described["capacity"], model.n_features_in_ + bool(model.intercept)
+    with precision_scope(model.precision):
+        state = jax.eval_shape(
+            lambda: compiled.begin(
+                design, numbers, np.int32(0), num_features=width, num_outputs=capacity
+            )
+        )
+    # States of earlier releases did not tell their lambda.
+    ridge = np.full(state.ridge.shape, numbers["ridge"], state.ridge.dtype)
+    checkpoint.arrays.setdefault("['known'].state.ridge", ridge)
+    return state
+
+
+def _expected_sums(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> KnownSums:
+    capacity, width = described["capacity"], model.n_features_in_ + bool(model.intercept)
+    setting = model._setting(described["plain"].get("_guessed_by"))
+    design, numbers = setting.design, setting.numbers
+    with precision_scope(model.precision):
+        weights, sums, gain = jax.eval_shape(
+            lambda: additive.begin(
+                design, numbers, np.int32(0), num_features=width, num_outputs=capacity
+            )
+        )
+    standing = None if setting.kind is None else additive.no_standing(sums.moment.shape)
+    announced = checkpoint.arrays.get("['known'].announced")
+    if announced is not None:
+        announced = np.zeros((len(announced), width))
+    return KnownSums(weights, sums, standing, gain, announced, None, None)
 
 
 def _encoded(name: str, value: Any) -> Any:

@@ -32,11 +32,26 @@ def matmul_tn(A: Array, B: Array) -> Array:
 
 def outer_square(S: Array) -> Array:
     """S S^T for S (d, r), from the blocks of its lower half: symmetric, and fewer flops."""
-    d = S.shape[0]
-    parts = 1 if _WHOLE.get() else max(1, min(8, d // 256))
-    cuts = [d * i // parts for i in range(parts + 1)]
-    rows = [matmul_nt(S[a:b], S[:b]) for a, b in pairwise(cuts)]
-    if parts == 1:
+    cuts = _cuts(S.shape[0])
+    return _mirrored([matmul_nt(S[a:b], S[:b]) for a, b in pairwise(cuts)], cuts)
+
+
+def plus_outer_square(A: Array, S: Array, past: Array | float, factor: float) -> Array:
+    """`past` A + `factor` S S^T for symmetric A (d, d) and S (d, r), in one pass over A."""
+    cuts = _cuts(S.shape[0])
+    rows = [past * A[a:b, :b] + factor * matmul_nt(S[a:b], S[:b]) for a, b in pairwise(cuts)]
+    return _mirrored(rows, cuts)
+
+
+def _cuts(width: int) -> list[int]:
+    """Where the rows of blocks begin and end."""
+    parts = 1 if _WHOLE.get() else max(1, min(8, width // 256))
+    return [width * i // parts for i in range(parts + 1)]
+
+
+def _mirrored(rows: list[Array], cuts: list[int]) -> Array:
+    """The symmetric matrix with these rows of blocks in its lower half."""
+    if len(rows) == 1:
         return rows[0]
     mirrored = [
         jnp.concatenate([rows[i], *(row[:, a:b].T for row in rows[i + 1 :])], axis=1)

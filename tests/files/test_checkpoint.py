@@ -170,7 +170,7 @@ def test_models_from_before_states_told_their_lambda_go_on(tmp_path):
     model = rvfl_jax.EdRVFLClassifier(1, 12, ridge=0.25, random_state=0).fit(X, y)
     state = model._fitted.state
     np.testing.assert_array_equal(state.ridge, 0.25)
-    model._fitted = model._fitted._replace(state=state._replace(ridge=None))
+    model._fitted = model._fitted._replace(learned=state._replace(ridge=None))
     rvfl_jax.save_model(model, tmp_path)
     assert "['known'].state.ridge" not in load_checkpoint_file(tmp_path / "model.npz").arrays
     again = rvfl_jax.load_model(tmp_path)
@@ -178,7 +178,9 @@ def test_models_from_before_states_told_their_lambda_go_on(tmp_path):
     want = rvfl_jax.EdRVFLClassifier(1, 12, ridge=0.25, random_state=0).fit(X, y)
     for one in (again, want):
         one.partial_fit(X[:9], y[:9])
-    np.testing.assert_array_equal(again.predict_proba(X), want.predict_proba(X))
+    # A state has to be inverted to become sums.
+    scores = again.decision_function(X)
+    np.testing.assert_allclose(scores, want.decision_function(X), atol=1e-12)
 
 
 def test_models_of_an_earlier_form_are_refused(tmp_path, monkeypatch):

@@ -123,16 +123,28 @@ def features(W: Array, X: Array, activation: ActivationName | Activation = "relu
     shape("W", W, (None, None, None), "(num_layers, num_nodes + num_features, num_nodes)")
     num_nodes = W.shape[-1]
     shape("X", X, (None, W.shape[1] - num_nodes), "(b, num_features)")
-    X = X.astype(W.dtype)
-    H_1 = g(matmul(X, W[0, num_nodes:]))
+    return layer_features(W[0, num_nodes:], W[1:], X.astype(W.dtype), g)
+
+
+def layer_features(first: Array, later: Array, X: Array, g: Activation) -> Array:
+    """(L, b, N + s) features by the weights that count: of the first layer those of X alone.
+
+    Args:
+        first: (s, N).
+        later: (L - 1, N + s, N).
+        X: (b, s) in their dtype.
+        g: the activation.
+    """
+    num_nodes = first.shape[-1]
+    H_1 = g(matmul(X, first))
 
     def layer(H: Array, W_l: Array) -> tuple[Array, Array]:
         H = g(matmul(H, W_l[:num_nodes]) + matmul(X, W_l[num_nodes:]))
         return H, H
 
-    _, deeper = lax.scan(layer, H_1, W[1:])
+    _, deeper = lax.scan(layer, H_1, later)
     H = jnp.concatenate([H_1[None], deeper])
-    return jnp.concatenate([H, jnp.broadcast_to(X, (len(W), *X.shape))], axis=-1)
+    return jnp.concatenate([H, jnp.broadcast_to(X, (len(H), *X.shape))], axis=-1)
 
 
 def num_features_of(state: Any) -> int:

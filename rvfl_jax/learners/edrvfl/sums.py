@@ -25,7 +25,7 @@ from rvfl_jax.core.words import in_brief
 from rvfl_jax.learners.edrvfl.features import featurise
 from rvfl_jax.learners.edrvfl.network import Activation, features
 from rvfl_jax.learners.edrvfl.residual import sketch_of
-from rvfl_jax.linalg.products import gram, is_finite, matmul, matmul_tn
+from rvfl_jax.linalg.products import gram, is_finite, matmul, matmul_tn, plus_outer_square
 from rvfl_jax.linalg.spd import cho_inverse, cho_solve, cholesky, spd_inverse
 
 BLOCK_ROWS = 4096
@@ -115,6 +115,19 @@ class Sums(NamedTuple):
     def scale(self, factor: Array | float) -> "Sums":
         """Of these rows with their weights times a factor of at least 0, as forgetting has it."""
         return jax.tree.map(lambda leaf: factor * leaf, self)
+
+    def plus(self, D: Array, Y: Array, past: Array | float = 1.0, factor: float = 1.0) -> "Sums":
+        """`past` times these sums and `factor` times those of rows, in one pass over the Gram.
+
+        Args:
+            D: (L, b, d), scaled by the root of their weight as in `of_features`.
+            Y: (b, m).
+            past: of these sums.
+            factor: 1 to add the rows, -1 to take them out.
+        """
+        gram = jax.vmap(lambda A, D: plus_outer_square(A, D.T, past, factor))(self.gram, D)
+        moment = past * self.moment + factor * jax.vmap(matmul_tn, (0, None))(D, Y)
+        return Sums(gram, moment, past * self.counts + factor * jnp.sum(Y**2, axis=0))
 
     def only(self, which: Array) -> "Sums":
         """These sums for the sub-learners of `which` (L,), and of no rows for the others."""
