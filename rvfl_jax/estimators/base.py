@@ -26,7 +26,7 @@ from rvfl_jax.estimators.readouts import Solved
 from rvfl_jax.estimators.scaling import SCALES, Scaling, scaling_of
 from rvfl_jax.estimators.whole import TURN, as_it_stands
 from rvfl_jax.learners.edrvfl.algebra import check_forgetting
-from rvfl_jax.learners.edrvfl.strength import AdaptiveK, ConstantK, is_ridge, resolve_strength
+from rvfl_jax.learners.edrvfl.strength import AdaptiveK, ConstantK, resolve_strength
 from rvfl_jax.linalg.precision import precision_scope
 
 LOOKAHEADS = ("hold", "none")
@@ -120,7 +120,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
                 "kappa": np.asarray(strength.kappa, float),
                 "sigma": np.asarray(strength.sigma, float),
             }
-        elif not is_ridge(strength):
+        elif not strength.vanishes:
             assert isinstance(strength, ConstantK)
             kind = "constant"
             numbers |= {"k": np.asarray(strength.k, float)}

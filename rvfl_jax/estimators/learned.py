@@ -15,9 +15,9 @@ import numpy as np
 
 from rvfl_jax.core.types import Name
 from rvfl_jax.core.words import in_brief
-from rvfl_jax.learners.edrvfl.learner import EdRVFLState
 from rvfl_jax.learners.edrvfl.network import activation_name, resolve_activation
 from rvfl_jax.learners.edrvfl.residual import Sketch
+from rvfl_jax.learners.edrvfl.state import EdRVFLState
 from rvfl_jax.learners.edrvfl.sums import Sums, learned_state
 from rvfl_jax.linalg.precision import precision_scope
 

@@ -132,11 +132,6 @@ def resolve_strength(k: Strength | Array | float, num_layers: int) -> Strength:
     return ConstantK(per_layer("k", value, num_layers, minimum=0.0, strict=False))
 
 
-def is_ridge(strength: Strength) -> bool:
-    """Whether the forward term is known to vanish before anything is traced."""
-    return strength.vanishes
-
-
 def is_random(strength: Strength) -> bool:
     """Whether estimating k takes a PRNG key."""
     return isinstance(strength, AdaptiveK) and strength.estimator.startswith("random")
