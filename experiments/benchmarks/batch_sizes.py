@@ -30,6 +30,8 @@ SIZES = (1, 10, 25, 50, 100, 200, 400, 800)
 WIDTHS = (500, 2000)
 # Of a slow contender a part of the stream tells what a step costs.
 FEW_STEPS = 12
+# A run inverts once at its begin and at its end, which few steps would pay for.
+LEAST_STEPS = 40
 
 
 def main() -> None:
@@ -37,18 +39,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the result")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of each case")
+    parser.add_argument("--only", default="", help="cases whose name begins so, into what is there")
     parser.add_argument("--quick", action="store_true", help="small shapes, to try the program")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    result: Record = {"repeats": args.repeats, "cases": {}}
+    path = args.out / "batch_sizes.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))["cases"] if args.only else {}
+    result: Record = {"repeats": args.repeats, "cases": kept}
     for name, measure in _cases(args.quick).items():
+        if not name.startswith(args.only):
+            continue
         print(name, flush=True)
         record = measure(args.repeats)
         result["cases"][name] = record
         for contender, told in record["contenders"].items():
             print(f"  {contender}: {1e6 * told['seconds_a_row']:.1f} us a row", flush=True)
         result["machine"] = describe_machine()
-        path = args.out / "batch_sizes.json"
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
@@ -67,7 +73,7 @@ def _cases(quick: bool) -> dict[str, Callable[[int], Record]]:
     for d in (40,) if quick else WIDTHS:
         for b in (1, 10, 30) if quick else SIZES:
             rows = 60 if quick else 1600 if d > 1000 else 4000
-            shape = Shape(d, b, 10, max(rows // b, 2))
+            shape = Shape(d, b, 10, max(rows // b, 6 if quick else LEAST_STEPS))
             cases[f"row_costs_d{d}_b{b}"] = _case(("ours_auto", "torch_gram"), shape, "double")
     return cases
 

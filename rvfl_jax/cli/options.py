@@ -409,9 +409,9 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--solver",
-        choices=("auto", "covariance", "information"),
+        choices=("auto", "blocked", "covariance", "information"),
         default="auto",
-        help="algebraic form of the update; auto takes the cheaper one",
+        help="algebraic form of the update; auto takes the fastest for the stream",
     )
     group.add_argument(
         "--evaluate",
