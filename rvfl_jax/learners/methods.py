@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-Family = Literal["bound", "statistics", "recursive ridge", "replay"]
+Family = Literal["bound", "statistics", "recursive ridge", "replay", "regularisation"]
 
 
 class Method(NamedTuple):
@@ -34,6 +34,7 @@ class Method(NamedTuple):
 
 
 STATISTICS, RIDGE = "s^2 + s m", "N^2 + N (s + m)"
+ANCHORED = "3 P + r (s + m)"
 
 # Each in the module of its name, which has the function of that name that makes it.
 METHODS: dict[str, Method] = {
@@ -54,6 +55,39 @@ METHODS: dict[str, Method] = {
     ),
     "replay": Method(
         "ER", "replay", "P + r (s + m)", "Chaudhry et al. 2019", keeps_rows=True, exact=False
+    ),
+    "ewc": Method(
+        "EWC",
+        "regularisation",
+        ANCHORED,
+        "Kirkpatrick et al. 2017",
+        boundaries="given",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "online_ewc": Method(
+        "Online EWC",
+        "regularisation",
+        ANCHORED,
+        "Schwarz et al. 2018",
+        boundaries="given",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "si": Method(
+        "SI", "regularisation", "4 P", "Zenke et al. 2017", boundaries="given", exact=False
+    ),
+    "mas": Method(
+        "MAS",
+        "regularisation",
+        ANCHORED,
+        "Aljundi et al. 2018",
+        boundaries="given",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "lwf": Method(
+        "LwF", "regularisation", "2 P", "Li & Hoiem 2016", boundaries="given", exact=False
     ),
 }
 
