@@ -56,6 +56,22 @@ METHODS: dict[str, Method] = {
     "replay": Method(
         "ER", "replay", "P + r (s + m)", "Chaudhry et al. 2019", keeps_rows=True, exact=False
     ),
+    "derpp": Method(
+        "DER++",
+        "replay",
+        "P + r (s + 2 m)",
+        "Buzzega et al. 2020",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "agem": Method(
+        "A-GEM",
+        "replay",
+        "P + r (s + m)",
+        "Chaudhry et al. 2019, ICLR",
+        keeps_rows=True,
+        exact=False,
+    ),
     "ewc": Method(
         "EWC",
         "regularisation",
