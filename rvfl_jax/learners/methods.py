@@ -72,6 +72,15 @@ METHODS: dict[str, Method] = {
         keeps_rows=True,
         exact=False,
     ),
+    "gem": Method(
+        "GEM",
+        "replay",
+        "P + r (s + m)",
+        "Lopez-Paz & Ranzato 2017",
+        boundaries="given",
+        keeps_rows=True,
+        exact=False,
+    ),
     "ewc": Method(
         "EWC",
         "regularisation",

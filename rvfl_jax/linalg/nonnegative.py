@@ -12,7 +12,7 @@ ITERATIONS, ROUNDS = 300, 8
 
 
 def nonnegative_least_squares(A: Array, b: Array) -> Array:
-    """x (K,) >= 0 that minimises ||A x - b||, with A (n, K) and b (n,).
+    """The x (K,) >= 0 that minimises ||A x - b||, with A (n, K) and b (n,).
 
     Accelerated projected gradients come near; then the normal equations of the unknowns that are
     above 0 are solved, and which these are is looked at again, a few times. The better of the two
@@ -24,7 +24,9 @@ def nonnegative_least_squares(A: Array, b: Array) -> Array:
     A = A / length
     Q, q = matmul(A.T, A), matmul(A.T, b)
     eye = jnp.eye(len(q), dtype=q.dtype)
-    near = optax.nnls(A, b, ITERATIONS)
+    # At least the largest eigenvalue; the bound of optax has no derivative where A is 0.
+    bound = lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(Q), axis=1)))
+    near = optax.nnls(A, b, ITERATIONS, L=bound)
 
     def solve(x: Array, _: None) -> tuple[Array, None]:
         above = x > matmul(Q, x) - q

@@ -43,6 +43,7 @@ CASES = {
     "replay": ({"hidden": (6,), "memory": 12, "drawn": 4}, "learning_rate", (0.05, 0.2)),
     "derpp": ({"hidden": (6,), "memory": 12, "drawn": 4}, "labels", (0.2, 0.8)),
     "agem": ({"hidden": (6,), "memory": 12, "drawn": 4}, "learning_rate", (0.05, 0.2)),
+    "gem": ({"hidden": (6,), "memory": 4, "tasks": 2}, "learning_rate", (0.05, 0.2)),
     "ewc": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
     "online_ewc": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
     "si": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
@@ -53,7 +54,9 @@ EVERY = pytest.mark.parametrize("name", CASES)
 # Row weights are counts; of RanPAC also a place in the batch, of replay also a chance to be kept,
 # and of others a place among the last rows.
 DRAWING = ("replay", "derpp", "agem")
-COUNTED = [name for name in CASES if name not in ("ranpac", *DRAWING, "ewc", "online_ewc", "mas")]
+COUNTED = [
+    name for name in CASES if name not in ("ranpac", *DRAWING, "gem", "ewc", "online_ewc", "mas")
+]
 
 
 def maker(name):
