@@ -1,11 +1,11 @@
 """MAS, memory aware synapses: parameters matter as far as they move the outputs of the network.
 
-The loss of a batch is, (4) of the source,
+The loss of a batch is, section 4.1 of the source,
 
     L(theta) + lambda sum_j Omega_j (theta_j - theta*_j)^2,
 
 theta* the parameters at the end of the last task. There, over the last 256 rows of the task, with
-no need of labels, (2) and (3) with the squared norm of the outputs as the source has it for many,
+no need of labels, by the squared norm of the outputs, which the source takes for many at once,
 
     Omega'_j = sum_i w_i |d ||f_theta(x_i)||^2 / d theta_j| / sum_i w_i,
     Omega <- Omega' at the end of the first task, then alpha Omega + (1 - alpha) Omega'.

@@ -34,7 +34,7 @@ class Method(NamedTuple):
 
 
 STATISTICS, RIDGE = "s^2 + s m", "N^2 + N (s + m)"
-ANCHORED = "3 P + r (s + m)"
+REPLAY, ANCHORED = "P + r (s + m)", "3 P + r (s + m)"
 
 # Each in the module of its name, which has the function of that name that makes it.
 METHODS: dict[str, Method] = {
@@ -53,9 +53,11 @@ METHODS: dict[str, Method] = {
     "dsal": Method(
         "DS-AL", "recursive ridge", "2 N^2 + N (s + 2 m)", "Zhuang et al. 2024, AAAI", exact=False
     ),
+    # The same learner twice; tables have the second.
     "replay": Method(
-        "ER", "replay", "P + r (s + m)", "Chaudhry et al. 2019", keeps_rows=True, exact=False
+        "Replay", "replay", REPLAY, "Chaudhry et al. 2019", keeps_rows=True, exact=False
     ),
+    "er": Method("ER", "replay", REPLAY, "Chaudhry et al. 2019", keeps_rows=True, exact=False),
     "derpp": Method(
         "DER++",
         "replay",
@@ -67,7 +69,7 @@ METHODS: dict[str, Method] = {
     "agem": Method(
         "A-GEM",
         "replay",
-        "P + r (s + m)",
+        REPLAY,
         "Chaudhry et al. 2019, ICLR",
         keeps_rows=True,
         exact=False,
@@ -75,11 +77,14 @@ METHODS: dict[str, Method] = {
     "gem": Method(
         "GEM",
         "replay",
-        "P + r (s + m)",
+        REPLAY,
         "Lopez-Paz & Ranzato 2017",
         boundaries="given",
         keeps_rows=True,
         exact=False,
+    ),
+    "gss": Method(
+        "GSS", "replay", REPLAY, "Aljundi et al. 2019, NeurIPS", keeps_rows=True, exact=False
     ),
     "ewc": Method(
         "EWC",
@@ -108,6 +113,14 @@ METHODS: dict[str, Method] = {
         ANCHORED,
         "Aljundi et al. 2018",
         boundaries="given",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "task_free_mas": Method(
+        "MAS, task-free",
+        "regularisation",
+        ANCHORED,
+        "Aljundi et al. 2019, CVPR",
         keeps_rows=True,
         exact=False,
     ),

@@ -41,22 +41,28 @@ CASES = {
     "foal": ({"num_nodes": NODES}, "weight_scale", (0.5, 2.0)),
     "dsal": ({"num_nodes": NODES}, "compensation", (0.5, 1.5)),
     "replay": ({"hidden": (6,), "memory": 12, "drawn": 4}, "learning_rate", (0.05, 0.2)),
+    "er": ({"hidden": (6,), "memory": 12, "drawn": 4}, "learning_rate", (0.05, 0.2)),
     "derpp": ({"hidden": (6,), "memory": 12, "drawn": 4}, "labels", (0.2, 0.8)),
     "agem": ({"hidden": (6,), "memory": 12, "drawn": 4}, "learning_rate", (0.05, 0.2)),
     "gem": ({"hidden": (6,), "memory": 4, "tasks": 2}, "learning_rate", (0.05, 0.2)),
+    "gss": (
+        {"hidden": (6,), "memory": 12, "drawn": 4, "compared": 3},
+        "learning_rate",
+        (0.05, 0.2),
+    ),
     "ewc": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
     "online_ewc": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
     "si": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
     "mas": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
+    "task_free_mas": ({"hidden": (6,), "hard": 12}, "learning_rate", (0.05, 0.2)),
     "lwf": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
 }
 EVERY = pytest.mark.parametrize("name", CASES)
 # Row weights are counts; of RanPAC also a place in the batch, of replay also a chance to be kept,
-# and of others a place among the last rows.
-DRAWING = ("replay", "derpp", "agem")
-COUNTED = [
-    name for name in CASES if name not in ("ranpac", *DRAWING, "gem", "ewc", "online_ewc", "mas")
-]
+# and of others a place among the last or the hardest rows.
+DRAWING = ("replay", "er", "derpp", "agem", "gss")
+PLACED = ("gem", "ewc", "online_ewc", "mas", "task_free_mas")
+COUNTED = [name for name in CASES if name not in ("ranpac", *DRAWING, *PLACED)]
 
 
 def maker(name):

@@ -1,5 +1,7 @@
 """Methods that keep rows: each against its formula, where memory and draw are all rows."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,10 @@ from scipy import stats
 from rvfl_jax import run_stream
 from rvfl_jax.learners.agem import agem, turned
 from rvfl_jax.learners.derpp import derpp
+from rvfl_jax.learners.er import er
 from rvfl_jax.learners.finetune import finetune
 from rvfl_jax.learners.mlp_head import MLPHead
+from rvfl_jax.learners.replay import replay
 from tests.learners.test_regularisation import equal, flat
 from tests.streams import blobs, ragged_stream
 
@@ -40,18 +44,37 @@ def after(learner, *batches, params=None):
     return states
 
 
-BEGUN = after(finetune(**SMALL))[0].params
+@cache
+def begun():
+    """Parameters of fine-tuning, before it learns."""
+    return after(finetune(**SMALL))[0].params
+
+
 BATCHES = [(X_0, Y_0), (X_1, Y_1), (X_0, AGAINST)]
+
+
+def test_experience_replay_is_replay_and_of_an_empty_memory_fine_tuning_bit_for_bit():
+    """At the first batch nothing is kept yet, so that there is nothing to draw."""
+    kept = SMALL | {"memory": 12, "drawn": 4}
+    ends = [after(make(**kept), *BATCHES)[-1] for make in (er, replay)]
+    assert equal(ends[0].params, ends[1].params)
+    alone = after(finetune(**SMALL), *BATCHES)
+    states = after(er(**kept), *BATCHES, params=begun())
+    assert equal(states[1].params, alone[1].params)
+    # Control: at the second it draws.
+    assert not equal(states[2].params, alone[2].params)
+    assert er(**kept) != replay(**kept)
+    assert er(**kept) == er(**kept)
 
 
 def test_dark_replay_that_counts_nothing_is_fine_tuning_bit_for_bit():
     alone = after(finetune(**SMALL), *BATCHES)[-1].params
     nothing = {"answers": 0.0, "labels": 0.0}
-    assert equal(after(derpp(**ALL, **nothing), *BATCHES, params=BEGUN)[-1].params, alone)
+    assert equal(after(derpp(**ALL, **nothing), *BATCHES, params=begun())[-1].params, alone)
     # Control: either of them is seen.
     for name in nothing:
         one = derpp(**ALL, **nothing | {name: 1e-3})
-        assert not equal(after(one, *BATCHES, params=BEGUN)[-1].params, alone)
+        assert not equal(after(one, *BATCHES, params=begun())[-1].params, alone)
 
 
 def test_dark_replay_keeps_the_answers_of_their_time():
@@ -82,7 +105,7 @@ def test_a_step_of_dark_replay_descends_the_three_losses():
 
 
 def test_averaged_memory_turns_the_gradient_only_where_it_goes_against():
-    begun, state, new = after(agem(**ALL), (X_0, Y_0), (X_0, AGAINST))
+    first, state, new = after(agem(**ALL), (X_0, Y_0), (X_0, AGAINST))
     g, reference = (flat(gradient(state.params, X_0, Y)) for Y in (AGAINST, Y_0))
     # Control: it does go against.
     assert g @ reference < -1e-3
@@ -92,7 +115,7 @@ def test_averaged_memory_turns_the_gradient_only_where_it_goes_against():
     assert taken @ reference >= -1e-9
     # The same rows once more go with it: fine-tuning, bit for bit.
     again = after(agem(**ALL), (X_0, Y_0), (X_0, Y_0))[-1].params
-    alone = after(finetune(**SMALL), (X_0, Y_0), (X_0, Y_0), params=begun.params)[-1].params
+    alone = after(finetune(**SMALL), (X_0, Y_0), (X_0, Y_0), params=first.params)[-1].params
     assert equal(again, alone)
     assert not equal(new.params, alone)
 
@@ -141,8 +164,8 @@ def test_memory_is_of_rows_of_the_stream(make):
 
 def test_each_update_is_a_step():
     ends = [after(agem(**SMALL, memory=12, drawn=4, updates=n), (X_0, Y_0))[-1] for n in (1, 3)]
-    begun = after(agem(**ALL))[0].params
-    thrice = after(finetune(**SMALL, updates=3), (X_0, Y_0), params=begun)[-1].params
+    first = after(agem(**ALL))[0].params
+    thrice = after(finetune(**SMALL, updates=3), (X_0, Y_0), params=first)[-1].params
     assert equal(ends[1].params, thrice)
     assert not equal(ends[0].params, thrice)
 
@@ -150,6 +173,7 @@ def test_each_update_is_a_step():
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
+        (er, {"drawn": 201}, "drawn: expected at most memory=200, got 201"),
         (agem, {"memory": 0}, "memory: "),
         (agem, {"memory": 3, "drawn": 4}, "drawn: expected at most memory=3, got 4"),
         (agem, {"learning_rate": 0.0}, "learning_rate: "),
