@@ -54,7 +54,12 @@ CASES = {
     "online_ewc": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
     "si": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
     "mas": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
-    "task_free_mas": ({"hidden": (6,), "hard": 12}, "learning_rate", (0.05, 0.2)),
+    # With thresholds that let plateaus begin.
+    "task_free_mas": (
+        {"hidden": (6,), "hard": 12, "updates": 2, "mean_below": 9.0, "variance_below": 9.0},
+        "learning_rate",
+        (0.05, 0.2),
+    ),
     "lwf": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
 }
 EVERY = pytest.mark.parametrize("name", CASES)
