@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-Family = Literal["bound", "statistics", "recursive ridge", "replay"]
+Family = Literal["bound", "statistics", "recursive ridge", "replay", "regularisation"]
 
 
 class Method(NamedTuple):
@@ -34,6 +34,7 @@ class Method(NamedTuple):
 
 
 STATISTICS, RIDGE = "s^2 + s m", "N^2 + N (s + m)"
+REPLAY, ANCHORED = "P + r (s + m)", "3 P + r (s + m)"
 
 # Each in the module of its name, which has the function of that name that makes it.
 METHODS: dict[str, Method] = {
@@ -52,8 +53,79 @@ METHODS: dict[str, Method] = {
     "dsal": Method(
         "DS-AL", "recursive ridge", "2 N^2 + N (s + 2 m)", "Zhuang et al. 2024, AAAI", exact=False
     ),
+    # The same learner twice; tables have the second.
     "replay": Method(
-        "ER", "replay", "P + r (s + m)", "Chaudhry et al. 2019", keeps_rows=True, exact=False
+        "Replay", "replay", REPLAY, "Chaudhry et al. 2019", keeps_rows=True, exact=False
+    ),
+    "er": Method("ER", "replay", REPLAY, "Chaudhry et al. 2019", keeps_rows=True, exact=False),
+    "derpp": Method(
+        "DER++",
+        "replay",
+        "P + r (s + 2 m)",
+        "Buzzega et al. 2020",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "agem": Method(
+        "A-GEM",
+        "replay",
+        REPLAY,
+        "Chaudhry et al. 2019, ICLR",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "gem": Method(
+        "GEM",
+        "replay",
+        REPLAY,
+        "Lopez-Paz & Ranzato 2017",
+        boundaries="given",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "gss": Method(
+        "GSS", "replay", REPLAY, "Aljundi et al. 2019, NeurIPS", keeps_rows=True, exact=False
+    ),
+    "ewc": Method(
+        "EWC",
+        "regularisation",
+        ANCHORED,
+        "Kirkpatrick et al. 2017",
+        boundaries="given",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "online_ewc": Method(
+        "Online EWC",
+        "regularisation",
+        ANCHORED,
+        "Schwarz et al. 2018",
+        boundaries="given",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "si": Method(
+        "SI", "regularisation", "4 P", "Zenke et al. 2017", boundaries="given", exact=False
+    ),
+    "mas": Method(
+        "MAS",
+        "regularisation",
+        ANCHORED,
+        "Aljundi et al. 2018",
+        boundaries="given",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "task_free_mas": Method(
+        "MAS, task-free",
+        "regularisation",
+        ANCHORED,
+        "Aljundi et al. 2019, CVPR",
+        keeps_rows=True,
+        exact=False,
+    ),
+    "lwf": Method(
+        "LwF", "regularisation", "2 P", "Li & Hoiem 2016", boundaries="given", exact=False
     ),
 }
 

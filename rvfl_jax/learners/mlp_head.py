@@ -63,8 +63,15 @@ class MLPHead(NamedTuple):
             loss = self.loss(params, *rows)
             return loss if penalty is None else loss + penalty(params)
 
-        change, moments = optimiser.update(jax.grad(total)(params), moments, params)
-        return optax.apply_updates(params, change), moments
+        return follow(optimiser, params, moments, jax.grad(total)(params))
+
+
+def follow(
+    optimiser: optax.GradientTransformation, params: Any, moments: Any, gradient: Any
+) -> tuple[Any, Any]:
+    """Parameters and the optimiser's state after one update with this gradient."""
+    change, moments = optimiser.update(gradient, moments, params)
+    return optax.apply_updates(params, change), moments
 
 
 def is_sound(params: Any) -> Array:

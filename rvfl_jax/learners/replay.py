@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rvfl_jax.core.checks import positive_int, scalar
+from rvfl_jax.core.checks import scalar
 from rvfl_jax.core.types import Array, Learner, StepInfo
 from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, is_sound
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, follow, is_sound
 from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.learners.rehearsal import RehearsalOptions, loss_of_both, rehearsal_options
 from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir, pass_by
 from rvfl_jax.metrics import brier_loss
 
@@ -51,16 +52,16 @@ def replay(
         ValueError: on anything out of range.
     """
     learning_rate = scalar("learning_rate", learning_rate, minimum=0.0, strict=True)
-    hidden = checked_hidden(hidden)
-    sizes = {"memory": memory, "drawn": drawn, "updates": updates}
-    options = (hidden, *(positive_int(name, size) for name, size in sizes.items()))
-    if drawn > memory:
-        raise ValueError(f"drawn: expected at most memory={memory}, got {drawn}")
-    return _replay(options, learning_rate)
+    return _replay(rehearsal_options(hidden, memory, drawn, updates), learning_rate)
 
 
 @shared_programs
-def _replay(options: tuple[Any, ...], learning_rate: Any) -> Learner:
+def _replay(options: RehearsalOptions, learning_rate: Any) -> Learner:
+    return replay_learner("replay", options, learning_rate)
+
+
+def replay_learner(name: str, options: RehearsalOptions, learning_rate: Any) -> Learner:
+    """The learner under a name, not compiled, for `shared_programs`."""
     hidden, memory, drawn, updates = options
     head, optimiser = MLPHead(hidden), optax.sgd(learning_rate)
 
@@ -75,13 +76,13 @@ def _replay(options: tuple[Any, ...], learning_rate: Any) -> Learner:
     ) -> tuple[ERState, StepInfo]:
         del X_next
         X, weight = rows_of(X_t, weight_t, state.kept.X.dtype)
+        rows = X, jnp.asarray(Y_t, X.dtype), weight
         key, of_reservoir, *of_draws = jax.random.split(state.key, 2 + updates)
         params, moments = state.params, state.optimiser
         for of_draw in of_draws:
-            rows = zip((X, Y_t, weight), draw(state.kept, of_draw, drawn), strict=True)
-            X_both, Y_both, own = map(jnp.concatenate, rows)
-            params, moments = head.descend(optimiser, params, moments, (X_both, Y_both, own))
-        kept = pass_by(state.kept, of_reservoir, X, Y_t, weight > 0)
+            loss = loss_of_both(head, rows, draw(state.kept, of_draw, drawn))
+            params, moments = follow(optimiser, params, moments, jax.grad(loss)(params))
+        kept = pass_by(state.kept, of_reservoir, *rows[:2], weight > 0)
         healthy = is_sound(params)
         learned = ERState(params, moments, kept, key)
         info = StepInfo(head.logits(state.params, X), healthy)
@@ -91,8 +92,7 @@ def _replay(options: tuple[Any, ...], learning_rate: Any) -> Learner:
     def scores(state: ERState, X: Any) -> Array:
         return head.logits(state.params, X)
 
-    numbers = dict(zip(("hidden", "memory", "drawn", "updates"), options, strict=True))
-    description = describe("replay", learning_rate=learning_rate, **numbers)
+    description = describe(name, learning_rate=learning_rate, **options._asdict())
     return plain_learner(
         init,
         step,

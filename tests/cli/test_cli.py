@@ -213,7 +213,7 @@ def test_collapse_of_k_is_told(capsys, tmp_path):
         (["--dataset", "mnits"], "dataset: expected one of digits"),
         (
             ["--styles", "ridge,lasso"],
-            "dsal, replay, got 'lasso'",
+            "dsal, replay, er, derpp, agem, gem, gss",
         ),
         (["--styles", ""], "styles: expected at least one"),
         (["--tasks", "50"], "num_tasks: expected at most 10"),

@@ -41,10 +41,33 @@ CASES = {
     "foal": ({"num_nodes": NODES}, "weight_scale", (0.5, 2.0)),
     "dsal": ({"num_nodes": NODES}, "compensation", (0.5, 1.5)),
     "replay": ({"hidden": (6,), "memory": 12, "drawn": 4}, "learning_rate", (0.05, 0.2)),
+    "er": ({"hidden": (6,), "memory": 12, "drawn": 4}, "learning_rate", (0.05, 0.2)),
+    "derpp": ({"hidden": (6,), "memory": 12, "drawn": 4}, "labels", (0.2, 0.8)),
+    "agem": ({"hidden": (6,), "memory": 12, "drawn": 4}, "learning_rate", (0.05, 0.2)),
+    "gem": ({"hidden": (6,), "memory": 4, "tasks": 2}, "learning_rate", (0.05, 0.2)),
+    "gss": (
+        {"hidden": (6,), "memory": 12, "drawn": 4, "compared": 3},
+        "learning_rate",
+        (0.05, 0.2),
+    ),
+    "ewc": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
+    "online_ewc": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
+    "si": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
+    "mas": ({"hidden": (6,), "window": 12}, "learning_rate", (0.05, 0.2)),
+    # With thresholds that let plateaus begin.
+    "task_free_mas": (
+        {"hidden": (6,), "hard": 12, "updates": 2, "mean_below": 9.0, "variance_below": 9.0},
+        "learning_rate",
+        (0.05, 0.2),
+    ),
+    "lwf": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
 }
 EVERY = pytest.mark.parametrize("name", CASES)
-# Row weights are counts; of RanPAC also a place in the batch, of replay also a chance to be kept.
-COUNTED = [name for name in CASES if name not in ("ranpac", "replay")]
+# Row weights are counts; of RanPAC also a place in the batch, of replay also a chance to be kept,
+# and of others a place among the last or the hardest rows.
+DRAWING = ("replay", "er", "derpp", "agem", "gss")
+PLACED = ("gem", "ewc", "online_ewc", "mas", "task_free_mas")
+COUNTED = [name for name in CASES if name not in ("ranpac", *DRAWING, *PLACED)]
 
 
 def maker(name):
@@ -125,7 +148,7 @@ def test_padding_may_hold_anything_and_weights_count(name):
         guess = np.asarray(learner.scores(first, X))
     assert info.healthy
     np.testing.assert_allclose(np.asarray(info.guess_scores)[used], guess[used], rtol=1e-9)
-    if name != "replay":
+    if name not in DRAWING:
         assert_close(with_padding, without)
     if name in COUNTED:
         assert_close(with_padding, repeated)
@@ -242,7 +265,7 @@ def test_the_table_tells_the_size_of_the_state(name):
     numbers = sum(np.size(leaf) for leaf in leaves_of(state))
     P = (s + 1) * 6 + (6 + 1) * m
     told = METHODS[name].memory.replace(" (", "*(").replace("^", "**")
-    for pair in ("s m", "2 N", "2 m"):
+    for pair in ("s m", "2 N", "2 m", "2 P", "3 P", "4 P"):
         told = told.replace(pair, pair.replace(" ", "*"))
     told = eval(told, {"s": s, "m": m, "N": N, "P": P, "r": 12})
     assert 0 <= numbers - told <= N + m + 3

@@ -1,0 +1,118 @@
+"""A-GEM: each update is turned so that the loss on rows drawn from memory does not rise.
+
+With g the gradient of a batch and g_ref that of rows drawn from memory, (11) of the source,
+
+    g~ = g                                      where g'g_ref >= 0,
+    g~ = g - (g'g_ref / g_ref'g_ref) g_ref      elsewhere,
+
+and theta <- theta - eta g~. The memory is a reservoir over all rows that came before, so that tasks
+need not be known; in the source it is a sample of each task that has ended.
+
+Cost: 6 (b + d) flops a parameter and update, with d rows drawn. Memory: the parameters and r rows.
+
+Source: A. Chaudhry, M. Ranzato, M. Rohrbach, M. Elhoseiny, "Efficient Lifelong Learning with
+A-GEM", ICLR 2019. The rate 0.1 and 10 rows drawn are where a sweep may begin.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rvfl_jax.core.checks import scalar
+from rvfl_jax.core.types import Array, Learner, StepInfo
+from rvfl_jax.learners.base import describe, plain_learner, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, follow, is_sound
+from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.learners.rehearsal import RehearsalOptions, rehearsal_options
+from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir, pass_by
+from rvfl_jax.metrics import brier_loss
+
+
+class AGEMState(NamedTuple):
+    """Parameters, the optimiser's state, kept rows, and the key of the next draws."""
+
+    params: Any
+    optimiser: Any
+    kept: Reservoir
+    key: Array
+
+
+def agem(
+    *,
+    learning_rate: Any = 0.1,
+    hidden: tuple[int, ...] = HIDDEN,
+    memory: int = 200,
+    drawn: int = 10,
+    updates: int = 1,
+) -> Learner:
+    """Averaged gradient episodic memory.
+
+    Args:
+        learning_rate: eta, above 0.
+        hidden: nodes of each hidden layer; none for a linear model.
+        memory: rows kept.
+        drawn: rows drawn from them for each update, at most `memory`.
+        updates: gradient steps a batch.
+
+    Raises:
+        ValueError: on anything out of range.
+    """
+    learning_rate = scalar("learning_rate", learning_rate, minimum=0.0, strict=True)
+    return _agem(rehearsal_options(hidden, memory, drawn, updates), learning_rate)
+
+
+def turned(gradient: Any, reference: Any) -> Any:
+    """g~, pytrees of one structure; g itself where it does not go against the reference."""
+
+    def product(a: Any, b: Any) -> Array:
+        return jnp.asarray(sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b))))
+
+    along, square = product(gradient, reference), product(reference, reference)
+    against = along < 0
+    share = jnp.where(against, along / jnp.where(against, square, 1.0), 0.0)
+    return jax.tree.map(lambda g, ref: jnp.where(against, g - share * ref, g), gradient, reference)
+
+
+@shared_programs
+def _agem(options: RehearsalOptions, learning_rate: Any) -> Learner:
+    head, optimiser = MLPHead(options.hidden), optax.sgd(learning_rate)
+
+    def init(key: Array, num_features: int, num_classes: int) -> AGEMState:
+        of_params, of_draws = jax.random.split(key)
+        params = head.init(of_params, num_features, num_classes)
+        kept = empty_reservoir(options.memory, num_features, num_classes)
+        return AGEMState(params, optimiser.init(params), kept, of_draws)
+
+    def scores(state: AGEMState, X: Any) -> Array:
+        return head.logits(state.params, X)
+
+    def step(
+        state: AGEMState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
+    ) -> tuple[AGEMState, StepInfo]:
+        del X_next
+        X, weight = rows_of(X_t, weight_t, state.kept.X.dtype)
+        Y = jnp.asarray(Y_t, X.dtype)
+        key, of_reservoir, *of_draws = jax.random.split(state.key, 2 + options.updates)
+        params, moments = state.params, state.optimiser
+        gradient_of = jax.grad(head.loss)
+        for of_draw in of_draws:
+            reference = gradient_of(params, *draw(state.kept, of_draw, options.drawn))
+            gradient = turned(gradient_of(params, X, Y, weight), reference)
+            params, moments = follow(optimiser, params, moments, gradient)
+        kept = pass_by(state.kept, of_reservoir, X, Y, weight > 0)
+        healthy = is_sound(params)
+        new = AGEMState(params, moments, kept, key)
+        info = StepInfo(scores(state, X), healthy)
+        # A batch of no rows leaves no trace, not even a draw.
+        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+
+    return plain_learner(
+        init,
+        step,
+        scores,
+        loss=brier_loss,
+        description=describe("agem", learning_rate=learning_rate, **options._asdict()),
+        sizes=lambda state: head.sizes(state.params),
+    )

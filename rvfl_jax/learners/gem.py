@@ -1,0 +1,155 @@
+"""GEM: each update is turned as little as it takes that the loss of no earlier task rises.
+
+With g the gradient of a batch, and G the gradients (K, P) of the rows kept of each task that has
+ended, g is taken where G g >= 0; elsewhere, (11) of the source,
+
+    g~ = g + G'v,      v = argmin over v >= gamma of ||g + G'v||^2 / 2,
+
+so that G g~ >= 0. gamma is the memory strength: with v >= 0 (gamma = 0) g~ is the nearest there is,
+and more of it favours earlier tasks. Then theta <- theta - eta g~. With u = v - gamma that is least
+squares without negative unknowns, `rvfl_jax.linalg.nonnegative`.
+
+Kept are the last rows of each task, in places of equal size. Of more tasks than there are places,
+the earliest are let go.
+
+Cost: 6 (b + K r) flops a parameter and update, with r rows of each of K tasks. Memory: the
+parameters and (K + 1) r rows; a step needs K gradients at once.
+
+Source: D. Lopez-Paz, M. Ranzato, "Gradient Episodic Memory for Continual Learning", NeurIPS 2017,
+with 256 rows a task, gamma = 0.5 and the rate 0.1. Its constraints leave out the current task, as
+here; its code adds 0.001 to the diagonal of G G', which is not done here.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from rvfl_jax.core.checks import positive_int, scalar
+from rvfl_jax.core.types import Array, Learner, StepInfo
+from rvfl_jax.learners.base import describe, plain_learner, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, follow, is_sound
+from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.learners.window import Window
+from rvfl_jax.linalg.nonnegative import nonnegative_least_squares
+from rvfl_jax.linalg.products import matmul
+from rvfl_jax.metrics import brier_loss
+
+
+class GEMState(NamedTuple):
+    """Parameters, the optimiser's state, the task's last rows, those of K others, tasks ended."""
+
+    params: Any
+    optimiser: Any
+    window: Window
+    earlier: Window
+    ended: Array
+
+
+class Numbers(NamedTuple):
+    """What only scales."""
+
+    strength: Any
+    learning_rate: Any
+
+
+class Options(NamedTuple):
+    """What shapes the programs."""
+
+    hidden: tuple[int, ...]
+    memory: int
+    tasks: int
+    updates: int
+
+
+def gem(
+    *,
+    strength: Any = 0.5,
+    learning_rate: Any = 0.1,
+    hidden: tuple[int, ...] = HIDDEN,
+    memory: int = 256,
+    tasks: int = 20,
+    updates: int = 1,
+) -> Learner:
+    """Gradient episodic memory, for runs with `boundaries="given"`.
+
+    Args:
+        strength: gamma, at least 0.
+        learning_rate: eta, above 0.
+        hidden: nodes of each hidden layer; none for a linear model.
+        memory: rows kept of each task.
+        tasks: K, earlier tasks that there is room for.
+        updates: gradient steps a batch.
+
+    Raises:
+        ValueError: on anything out of range.
+    """
+    numbers = Numbers(
+        scalar("strength", strength, minimum=0.0),
+        scalar("learning_rate", learning_rate, minimum=0.0, strict=True),
+    )
+    sizes = {"memory": memory, "tasks": tasks, "updates": updates}
+    counts = (positive_int(name, size) for name, size in sizes.items())
+    return _gem(Options(checked_hidden(hidden), *counts), numbers)
+
+
+def projected(g: Array, G: Array, strength: Any) -> Array:
+    """g~ (P,) of g (P,) and G (K, P), of which rows of 0 bind nothing; g where G g >= 0."""
+    pushed = g + strength * jnp.sum(G, axis=0)
+    turned = pushed + matmul(nonnegative_least_squares(G.T, -pushed), G)
+    return jnp.where(jnp.any(matmul(G, g) < 0), turned, g)
+
+
+@shared_programs
+def _gem(options: Options, numbers: Numbers) -> Learner:
+    head, optimiser = MLPHead(options.hidden), optax.sgd(numbers.learning_rate)
+
+    def init(key: Array, num_features: int, num_classes: int) -> GEMState:
+        params = head.init(key, num_features, num_classes)
+        window = Window.begin(options.memory, num_features, num_classes)
+        earlier = jax.tree.map(lambda x: jnp.zeros((options.tasks, *x.shape), x.dtype), window)
+        ended = jnp.zeros((), jnp.int32)
+        return GEMState(params, optimiser.init(params), window, earlier, ended)
+
+    def scores(state: GEMState, X: Any) -> Array:
+        return head.logits(state.params, X)
+
+    def step(
+        state: GEMState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
+    ) -> tuple[GEMState, StepInfo]:
+        del X_next
+        X, weight = rows_of(X_t, weight_t, state.window.X.dtype)
+        rows = X, jnp.asarray(Y_t, X.dtype), weight
+        params, moments = state.params, state.optimiser
+        for _update in range(options.updates):
+            g, as_params = ravel_pytree(jax.grad(head.loss)(params, *rows))
+
+            def of_task(kept: tuple[Array, ...], params: Any = params) -> Array:
+                return ravel_pytree(jax.grad(head.loss)(params, *kept))[0]
+
+            G = lax.map(of_task, tuple(state.earlier)[:3])
+            gradient = as_params(projected(g, G, numbers.strength))
+            params, moments = follow(optimiser, params, moments, gradient)
+        new = state._replace(params=params, optimiser=moments, window=state.window.take(*rows))
+        healthy = is_sound(params)
+        info = StepInfo(scores(state, X), healthy)
+        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+
+    def consolidate(state: GEMState) -> GEMState:
+        place = state.ended % options.tasks
+        earlier = jax.tree.map(lambda all, one: all.at[place].set(one), state.earlier, state.window)
+        new = state._replace(window=state.window.emptied(), earlier=earlier, ended=state.ended + 1)
+        return unless_unhealthy(state.window.passed > 0, new, state)
+
+    return plain_learner(
+        init,
+        step,
+        scores,
+        consolidate=consolidate,
+        loss=brier_loss,
+        description=describe("gem", **numbers._asdict(), **options._asdict()),
+        sizes=lambda state: head.sizes(state.params),
+    )
