@@ -110,10 +110,10 @@ class Fitted(NamedTuple):
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of the largest program: their features fit into memory, or into half a Gram's."""
-        layers, width, _ = self.shape
+        """Rows of the largest program, so that their features fit into memory."""
+        layers = self.shape[0]
         nodes = np.shape(self.weights.first if self.on_sums else self.weights)[-1]
-        fits = max(1, int(2**23 // (layers * (nodes + 1))), width // 2)
+        fits = max(1, int(2**23 // (layers * (nodes + 1))))
         return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
 
     def classes(self) -> tuple[np.ndarray, np.ndarray]:
