@@ -10,8 +10,12 @@ While there is room it is kept, with its score c. Later, where c < 1, a place i 
 probability C_i / sum_j C_j by the scores kept, and the row takes it with probability
 C_i / (C_i + c). A row that there is nothing to compare with has c = 1, as one at right angles.
 
-Cost: 6 (b + d) flops a parameter and update, and 6 (n + 1) b to choose. Memory: the parameters and
-r rows; choosing needs n + 1 gradients at once.
+A row's gradient for a layer is an outer product, so that g'G_i is a sum over layers of products of
+what comes in, and one for the bias, times products of the gradients of what goes out: no gradient
+is ever formed.
+
+Cost: 6 (b + d) flops a parameter and update, and 6 (b + r) to choose. Memory: the parameters and r
+rows.
 
 Source: R. Aljundi, M. Lin, B. Goujaud, Y. Bengio, "Gradient Based Sample Selection for Online
 Continual Learning", NeurIPS 2019, the greedy form, with n = 10 and the rate 0.1.
@@ -23,7 +27,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.flatten_util import ravel_pytree
 
 from rvfl_jax.core.checks import positive_int, scalar
 from rvfl_jax.core.types import Array, Learner, StepInfo
@@ -91,13 +94,39 @@ def gss(
     return _gss(Options(hidden, memory, drawn, compared, updates), learning_rate)
 
 
-def score_of(g: Array, G: Array, there: Array) -> Array:
-    """() c of a gradient g (P,) against those (n, P) that are `there` (n,); 1 if none is."""
-    lengths = jnp.linalg.norm(g) * jnp.linalg.norm(G, axis=1)
-    cosine = matmul(G, g) / jnp.maximum(lengths, jnp.finfo(g.dtype).tiny)
+def score_of(products: Array, lengths: Array, there: Array) -> Array:
+    """() c by products g'G_i (n,) and ||g|| ||G_i|| of those `there` (n,); 1 if none is."""
+    cosine = products / jnp.maximum(lengths, jnp.finfo(lengths.dtype).tiny)
     most = jnp.max(jnp.where(there, cosine, -1.0))
     # Rounding may take the least cosine below -1.
     return jnp.where(jnp.any(there), jnp.maximum(1.0 + most, 0.0), 1.0)
+
+
+def factors(params: Any, X: Array, Y: Array) -> tuple[list[Array], list[Array]]:
+    """Of each row and layer what comes in (b, p), and the gradient of what goes out (b, q).
+
+    The gradient of a row's loss is their outer product for the weights, the second for the bias.
+    """
+    layers = [params["params"][f"Dense_{i}"] for i in range(len(params["params"]))]
+
+    def loss(offsets: list[Array]) -> tuple[Array, list[Array]]:
+        Z, inputs = X, []
+        for i, (layer, offset) in enumerate(zip(layers, offsets, strict=True)):
+            inputs.append(Z)
+            Z = matmul(jax.nn.relu(Z) if i else Z, layer["kernel"]) + layer["bias"] + offset
+        return jnp.sum(optax.softmax_cross_entropy(Z, Y)), inputs
+
+    nothing = [jnp.zeros((len(X), len(layer["bias"])), X.dtype) for layer in layers]
+    deltas, inputs = jax.grad(loss, has_aux=True)(nothing)
+    return [X, *map(jax.nn.relu, inputs[1:])], deltas
+
+
+def products_of(one: list[Array], others: list[Array]) -> Array:
+    """(n,) products of a row's gradient with others', by inputs and deltas of each layer."""
+    layers = len(one) // 2
+    along = [matmul(b, a) for a, b in zip(one, others, strict=True)]
+    pairs = zip(along[:layers], along[layers:], strict=True)
+    return jnp.sum(jnp.stack([(1.0 + inputs) * deltas for inputs, deltas in pairs]), axis=0)
 
 
 def consider(kept: Chosen, key: Array, x: Array, y: Array, c: Array, is_row: Array) -> Chosen:
@@ -136,19 +165,30 @@ def _gss(options: Options, learning_rate: Any) -> Learner:
         return head.logits(state.params, X)
 
     def choose(kept: Chosen, params: Any, key: Array, rows: tuple[Array, ...]) -> Chosen:
-        def gradient(x: Array, y: Array) -> Array:
-            one = x[None], y[None], jnp.ones(1, x.dtype)
-            return ravel_pytree(jax.grad(head.loss)(params, *one))[0]
+        X, Y, weight = rows
+        widths = [X.shape[1], *options.hidden, *options.hidden, Y.shape[1]]
+        cuts = [sum(widths[:i]) for i in range(1, len(widths))]
+
+        def with_factors(X: Array, Y: Array) -> Array:
+            inputs, deltas = factors(params, X, Y)
+            return jnp.concatenate([*inputs, *deltas], axis=1)
 
         def one(kept: Chosen, row: tuple[Array, ...]) -> tuple[Chosen, None]:
             key, x, y, is_row = row
             of_rows, of_place = jax.random.split(key)
-            X, Y, there = draw(kept.rows, of_rows, options.compared)
-            c = score_of(gradient(x, y), jax.vmap(gradient)(X, Y), there > 0)
+            others, _, there = draw(kept.rows, of_rows, options.compared)
+            mine, theirs = jnp.split(x, cuts), jnp.split(others, cuts, axis=1)
+            products = products_of(mine, theirs)
+            own = products_of(mine, [part[None] for part in mine])
+            squares = jax.vmap(lambda w: products_of(w, [part[None] for part in w])[0])(theirs)
+            c = score_of(products, jnp.sqrt(own * squares), there > 0)
             return consider(kept, of_place, x, y, c, is_row), None
 
-        X, Y, weight = rows
-        return lax.scan(one, kept, (jax.random.split(key, len(X)), X, Y, weight > 0))[0]
+        # While rows are chosen those kept have their factors beside them.
+        wide = kept.rows._replace(X=with_factors(kept.rows.X, kept.rows.Y))
+        each = jax.random.split(key, len(X)), with_factors(X, Y), Y, weight > 0
+        chosen, _ = lax.scan(one, kept._replace(rows=wide), each)
+        return chosen._replace(rows=chosen.rows._replace(X=chosen.rows.X[:, : X.shape[1]]))
 
     def step(
         state: GSSState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any

@@ -29,22 +29,21 @@ def cosines(G, g):
 def test_a_score_is_the_largest_cosine_and_one():
     rng = np.random.default_rng(0)
     G, g = rng.normal(size=(4, 30)), rng.normal(size=30)
+
+    def score(g, G, there):
+        lengths = np.linalg.norm(G, axis=1) * np.linalg.norm(g)
+        return float(score_of(jnp.asarray(G @ g), jnp.asarray(lengths), np.array(there, bool)))
+
     with jax.enable_x64(True):
         for there in ([1, 1, 1, 1], [1, 0, 1, 0]):
-            there = np.array(there, bool)
-            got = float(score_of(jnp.asarray(g), jnp.asarray(G), there))
-            assert got == pytest.approx(1 + cosines(G[there], g).max(), rel=1e-12)
-        assert float(score_of(jnp.asarray(g), jnp.asarray(G), np.zeros(4, bool))) == 1
-        least = float(score_of(jnp.asarray(g), jnp.asarray(-g[None]), np.ones(1, bool)))
-        assert least == pytest.approx(0, abs=1e-12)
-        assert least >= 0
-        nothing = score_of(jnp.zeros(30), jnp.asarray(G), np.ones(4, bool))
-    assert float(nothing) == 1
-    # Control: the longest gradient is not the nearest.
-    lengthy = score_of(
-        jnp.asarray([1.0, 0.0]), jnp.asarray([[9.0, 9.0], [1.0, 0.0]]), np.ones(2, bool)
-    )
-    assert float(lengthy) == pytest.approx(2.0)
+            want = 1 + cosines(G[np.array(there, bool)], g).max()
+            assert score(g, G, there) == pytest.approx(want, rel=1e-12)
+        assert score(g, G, [0, 0, 0, 0]) == 1
+        assert score(g, -g[None], [1]) == pytest.approx(0, abs=1e-12)
+        assert score(g, -g[None], [1]) >= 0
+        assert score(0 * g, G, [1, 1, 1, 1]) == 1
+        # Control: the longest gradient is not the nearest.
+        assert score(np.array([1.0, 0.0]), np.array([[9.0, 9.0], [1.0, 0.0]]), [1, 1]) == 2
 
 
 def test_while_there_is_room_all_rows_are_kept_with_their_scores():
