@@ -1,6 +1,6 @@
 """A-GEM: each update is turned so that the loss on rows drawn from memory does not rise.
 
-With g the gradient of a batch and g_ref that of rows drawn from memory, (11) of the source,
+With g the gradient of a batch and g_ref that of rows drawn from memory,
 
     g~ = g                                      where g'g_ref >= 0,
     g~ = g - (g'g_ref / g_ref'g_ref) g_ref      elsewhere,

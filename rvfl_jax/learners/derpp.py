@@ -1,6 +1,6 @@
 """DER++, dark experience replay: rows kept with the answers of their time, and with their labels.
 
-The loss of a batch is, (6) of the source,
+The loss of a batch is
 
     L(theta) + alpha mean ||f_theta(x') - z'||^2 / m + beta mean CE(f_theta(x''), y''),
 

@@ -1,6 +1,6 @@
 """EWC, elastic weight consolidation: each task that has ended holds the parameters it needs.
 
-The loss of a batch is, (3) of the source, with a penalty for each task k that has ended,
+The loss of a batch is, with a penalty for each task k that has ended,
 
     L(theta) + sum_k lambda / 2 sum_j F_kj (theta_j - theta*_kj)^2,
 

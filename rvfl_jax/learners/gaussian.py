@@ -127,7 +127,7 @@ def oas_shrinkage(covariance: Array, rows: Array) -> Array:
         min(1, (f + mu^2) / ((n + 1) (f - mu^2 / s))).
 
     Source: Y. Chen, A. Wiesel, Y. Eldar, A. Hero, "Shrinkage Algorithms for MMSE Covariance
-    Estimation", IEEE Transactions on Signal Processing 58 (10), 2010, eq. (23), in the form that
+    Estimation", IEEE Transactions on Signal Processing 58 (10), 2010, in the form that
     scikit-learn has it.
     """
     s = len(covariance)

@@ -1,7 +1,7 @@
 """GEM: each update is turned as little as it takes that the loss of no earlier task rises.
 
 With g the gradient of a batch, and G the gradients (K, P) of the rows kept of each task that has
-ended, g is taken where G g >= 0; elsewhere, (11) of the source,
+ended, g is taken where G g >= 0; elsewhere
 
     g~ = g + G'v,      v = argmin over v >= gamma of ||g + G'v||^2 / 2,
 

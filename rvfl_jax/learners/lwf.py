@@ -5,7 +5,7 @@ The loss of a batch is, with the network as it was at the end of the last task b
     sum_i w_i (CE(f_theta(x_i), y_i) + alpha L_old(x_i)) / max(sum_i w_i, 1),
     L_old(x) = - sum_c y'_c log p'_c,     y' = softmax(f_old(x) / T), p' = softmax(f_theta(x) / T),
 
-(1) to (4) of the source, sums and softmaxes over the classes met before the end of the last task.
+sums and softmaxes over the classes met before the end of the last task.
 One readout serves all tasks, where the source has one for each. Until a first task has ended, and
 without `boundaries="given"`, it is fine-tuning.
 

@@ -1,6 +1,6 @@
 """MAS, memory aware synapses: parameters matter as far as they move the outputs of the network.
 
-The loss of a batch is, section 4.1 of the source,
+The loss of a batch is
 
     L(theta) + lambda sum_j Omega_j (theta_j - theta*_j)^2,
 

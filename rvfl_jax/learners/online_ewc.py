@@ -1,6 +1,6 @@
 """Online EWC: elastic weight consolidation about the last task's end, older importance fading.
 
-The loss of a batch is, with a running sum F* of Fisher information, section 4 of the source,
+The loss of a batch is, with a running sum F* of Fisher information,
 
     L(theta) + lambda / 2 sum_j F*_j (theta_j - theta*_j)^2,      F* <- gamma F* + F,
 

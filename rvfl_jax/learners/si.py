@@ -1,11 +1,11 @@
 """SI, synaptic intelligence: parameters matter by how much of the loss they took away.
 
-The loss of a batch is, (4) of the source,
+The loss of a batch is
 
     L(theta) + c sum_j Omega_j (theta_j - theta*_j)^2,
 
 theta* the parameters at the end of the last task. Along the updates each parameter's share of the
-fall of L is summed, (2) and (3), and where a task ends it becomes importance, (5):
+fall of L is summed, and where a task ends it becomes importance:
 
     omega_j <- omega_j - g_j (theta'_j - theta_j)               g the gradient of L by itself,
     Omega_j <- Omega_j + omega_j / ((theta_j - theta*_j)^2 + xi),  then omega = 0, theta* = theta.

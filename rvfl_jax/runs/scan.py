@@ -41,16 +41,16 @@ def scan_stream(
     Args:
         learner: the method.
         carry: from `learner.stream.begin` on the first batch, or from the scan before.
-        seen: (m,) classes met so far.
+        seen: (m,) classes seen so far.
         batches: at least `num_steps` of them; one more, if there is one, is announced to
-            the last step, which otherwise has no forward term. Where they tell the ends of
+            the last step, which otherwise has no forward term. Where they hold the ends of
             tasks, the learner consolidates there.
         num_steps: static.
-        columns: (num_steps,) where to look at the test set, and how many leading columns
-            then hold every class met; 0 is not now, None is never.
+        columns: (num_steps,) how many leading columns hold every class seen, where the test set
+            is evaluated; 0 elsewhere, None for never.
         test: the test set, or None.
         followed: of `begin_to_follow`, or None to compute the scores of the test set anew at
-            every look.
+            every evaluation.
 
     Returns:
         The carry, the classes seen, `followed`, and a `StepRecord` with a leading axis of
@@ -109,8 +109,8 @@ class Steps(NamedTuple):
         move = None
         if self.test is not None and followed is not None:
             move = self._following.move(carry, self.test.Z)
-        followed, looked = self._looked(carry, seen, followed, move, t)
-        return (carry, seen, followed), record_of(learned, looked)
+        followed, evaluation = self._evaluated(carry, seen, followed, move, t)
+        return (carry, seen, followed), record_of(learned, evaluation)
 
     def block(
         self, size: int, state: tuple[Carry, Array, Any], start: Array
@@ -125,7 +125,7 @@ class Steps(NamedTuple):
         met = jax.vmap(partial(update_seen, seen))(learned.targets, learned.valid)
         met = running_sums(met.astype(float)) > 0
         form, test = self.learner.stream.block, self.test
-        looked = None
+        evaluation = None
         if test is not None and (self.columns is not None or followed is not None):
             assert form is not None
             decided_at = partial(form.decided, shared)
@@ -133,22 +133,22 @@ class Steps(NamedTuple):
             if followed is not None:
                 moves = jax.vmap(lambda e: self._following.move(decided_at(e), test.Z))(each)
 
-            def look(followed: Any, of: Any) -> tuple[Any, Any]:
+            def evaluate_after(followed: Any, of: Any) -> tuple[Any, Any]:
                 t, seen, one, move = of
-                return self._looked(decided_at(one), seen, followed, move, t)
+                return self._evaluated(decided_at(one), seen, followed, move, t)
 
-            followed, looked = lax.scan(look, followed, (at, met, each, moves))
-        return (carry, met[-1], followed), jax.vmap(record_of)(learned, looked)
+            followed, evaluation = lax.scan(evaluate_after, followed, (at, met, each, moves))
+        return (carry, met[-1], followed), jax.vmap(record_of)(learned, evaluation)
 
     @property
     def _following(self) -> FollowForm:
         assert self.learner.stream.follow is not None
         return self.learner.stream.follow
 
-    def _looked(
+    def _evaluated(
         self, decided: Any, seen: Array, followed: Any, move: Any, t: Array
     ) -> tuple[Any, Evaluation | None]:
-        """The scores that follow, and the look at the test set, after batch t."""
+        """The scores that follow, and the evaluation of the test set, after batch t."""
         if followed is not None and self.test is not None:
             followed = self._following.advance(followed, decided, move)
         if self.test is None or self.columns is None:
