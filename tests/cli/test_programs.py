@@ -76,7 +76,7 @@ def cached(question, tmp_path_factory):
 def test_the_second_process_compiles_nothing_and_imports_little(question, cached):
     home, answer = cached
     before = entries(home)
-    assert {name.partition("-")[0] for name in before} == {"jit_ask", "jit_probable"}
+    assert {name.partition("-")[0] for name in before} == {"jit_finished", "jit_probable"}
     done = subprocess.run(
         [sys.executable, "-c", COUNTED, *question],
         env=environment(home),

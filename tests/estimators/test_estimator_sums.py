@@ -20,7 +20,7 @@ from rvfl_jax.estimators import adding, following
 from rvfl_jax.estimators.following import Asked
 from rvfl_jax.estimators.learned import MOST_STALE, Learned
 from tests import references
-from tests.test_estimator import SMALL, assert_close, blobs, in_batches
+from tests.estimators.test_estimator import SMALL, assert_close, blobs, in_batches
 
 # Wide enough for readouts that are followed and for rows that wait.
 WIDE = {"num_layers": 1, "num_nodes": 300, "ridge": 0.5, "random_state": 0}

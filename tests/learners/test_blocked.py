@@ -203,24 +203,24 @@ def test_a_factor_that_fails_names_its_batch(name):
         run(make(STRENGTHS[name]), stream._replace(X=X), test=None)
 
 
-def test_sweeps_share_what_strengths_do_not_change():
-    """Of k, and of kappa and sigma, every value is a run of its own; eta_dagger is carried once."""
-    for grid in (
-        {"k": np.linspace(0.1, 2, 5)},
-        {"kappa": [0.3, 0.7, 2.0], "sigma": [0.1, 0.5]},
-        {"ridge": [0.1, 1.0], "k": [0.5, 1.5]},
-    ):
+GRIDS = [
+    {"kappa": [0.3, 2.0], "sigma": [0.1, 0.5]},
+    pytest.param({"k": np.linspace(0.1, 2, 5)}, marks=pytest.mark.slow),
+    pytest.param({"ridge": [0.1, 1.0], "k": [0.5, 1.5]}, marks=pytest.mark.slow),
+]
 
-        def maker(k=1.0, kappa=None, sigma=None, ridge=RIDGE):
-            return make(k if kappa is None else adaptive_k(kappa, sigma), ridge=ridge)
 
-        swept = rvfl_jax.sweep(maker, small_batches(), grid, key=KEY)
-        for place in np.ndindex(swept.prequential_loss.shape):
-            point = {name: values[i] for (name, values), i in zip(grid.items(), place, strict=True)}
-            one = run(maker(**point), test=None).history
-            loss = swept.prequential_loss[place]
-            assert np.isfinite(loss)
-            np.testing.assert_allclose(loss, _mean_loss(one), rtol=tolerances.CLOSED_FORM)
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda grid: "-".join(grid))
+def test_sweeps_are_runs_of_their_own(grid):
+    def maker(k=1.0, kappa=None, sigma=None, ridge=RIDGE):
+        return make(k if kappa is None else adaptive_k(kappa, sigma), ridge=ridge)
+
+    swept = rvfl_jax.sweep(maker, small_batches(), grid, key=KEY)
+    for place in np.ndindex(swept.prequential_loss.shape):
+        point = {name: values[i] for (name, values), i in zip(grid.items(), place, strict=True)}
+        one = run(maker(**point), test=None).history
+        loss = swept.prequential_loss[place]
+        np.testing.assert_allclose(loss, _mean_loss(one), rtol=tolerances.CLOSED_FORM)
 
 
 def _mean_loss(history):
@@ -229,7 +229,10 @@ def _mean_loss(history):
     return float((losses * rows).sum() / rows.sum())
 
 
-@pytest.mark.parametrize("checkpoint", [True, False, 8])
+@pytest.mark.parametrize(
+    "checkpoint",
+    [pytest.param(True, marks=pytest.mark.slow), False, pytest.param(8, marks=pytest.mark.slow)],
+)
 def test_losses_and_their_gradients(checkpoint):
     """With respect to lambda, kappa and sigma, through blocks and a padded last one."""
     stream = small_batches()

@@ -62,7 +62,12 @@ CASES = {
     ),
     "lwf": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
 }
-EVERY = pytest.mark.parametrize("name", CASES)
+# One of each kind; the others with the slow tests.
+QUICK = ("ncm", "lda", "ranpac", "acil", "derpp", "ewc")
+EVERY = pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
+)
 # Row weights are counts; of RanPAC also a place in the batch, of replay also a chance to be kept,
 # and of others a place among the last or the hardest rows.
 DRAWING = ("replay", "er", "derpp", "agem", "gss")
