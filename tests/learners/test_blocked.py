@@ -203,6 +203,20 @@ def test_a_factor_that_fails_names_its_batch(name):
         run(make(STRENGTHS[name]), stream._replace(X=X), test=None)
 
 
+@pytest.mark.parametrize("name", ["k", "printed"])
+def test_a_first_batch_that_overflows_leaves_no_moment(name):
+    """Of the paper's cold start, whose D^T Y would enter without its Gram."""
+    stream = small_batches()
+    X = stream.X.copy()
+    X[1] *= 1e160
+    learner = make(STRENGTHS[name], cold_start="paper")
+    found = run(learner, stream._replace(X=X), on_failure="return", test=None)
+    assert not found.history.healthy[1].any()
+    # A moment of 1e160 would stay there.
+    assert np.abs(found.state.theta_ridge).max() < 1e3
+    assert np.isfinite(found.state.eta_dagger).all()
+
+
 GRIDS = [
     {"kappa": [0.3, 2.0], "sigma": [0.1, 0.5]},
     pytest.param({"k": np.linspace(0.1, 2, 5)}, marks=pytest.mark.slow),

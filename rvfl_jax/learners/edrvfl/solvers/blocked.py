@@ -266,7 +266,8 @@ def _constant(
     E = jnp.zeros((0, m), U.dtype)
     known = U
     if options.skips_first_gram:
-        E = jnp.sum(jnp.where((block.first & block.usable)[:, None, None], block.Y, 0.0), axis=0)
+        enters = block.first & block.usable & factors.sound
+        E = jnp.sum(jnp.where(enters[:, None, None], block.Y, 0.0), axis=0)
         of_first = Moments(moments.S[-b:], moments.K[..., -b:], moments.order[-b:])
         known = of_first.guesses(U, E)
     residual = block.Y - known[:-1]
