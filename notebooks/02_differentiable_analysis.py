@@ -445,7 +445,7 @@ for name, stream in streams.items():
 # In hindsight the first batch of each new task gets the largest $k$ on the grid, and nearly
 # all others next to none. That takes a ninth off the loss, and is there for whoever notices
 # that a batch is new. -kF-Bayes does not: its strength falls as the stream grows older and the
-# inverse Gram matrix shrinks, and where a task begins it rises a little, or not at all. With
+# inverse Gram matrix shrinks, and where a task begins it rises by half, by a sixth, or not. With
 # the default $\kappa$ it lost more than ridge did; with the best $\kappa$ of a grid, more than
 # one constant. In shuffled order there is nothing to follow, and one $k$ does as well as fifty.
 #
