@@ -21,13 +21,11 @@ import jax.numpy as jnp
 import optax
 
 from rvfl_jax.core.checks import scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, follow, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, follow, mlp_learner
 from rvfl_jax.learners.rehearsal import RehearsalOptions, rehearsal_options
 from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir, pass_by
-from rvfl_jax.metrics import brier_loss
 
 
 class AGEMState(NamedTuple):
@@ -81,38 +79,21 @@ def _agem(options: RehearsalOptions, learning_rate: Any) -> Learner:
 
     def init(key: Array, num_features: int, num_classes: int) -> AGEMState:
         of_params, of_draws = jax.random.split(key)
-        params = head.init(of_params, num_features, num_classes)
+        network = head.begin(optimiser, of_params, num_features, num_classes)
         kept = empty_reservoir(options.memory, num_features, num_classes)
-        return AGEMState(params, optimiser.init(params), kept, of_draws)
+        return AGEMState(*network, kept, of_draws)
 
-    def scores(state: AGEMState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: AGEMState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[AGEMState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.kept.X.dtype)
-        Y = jnp.asarray(Y_t, X.dtype)
+    def learn(state: AGEMState, rows: Rows) -> AGEMState:
+        X, Y, weight = rows
         key, of_reservoir, *of_draws = jax.random.split(state.key, 2 + options.updates)
         params, moments = state.params, state.optimiser
         gradient_of = jax.grad(head.loss)
         for of_draw in of_draws:
             reference = gradient_of(params, *draw(state.kept, of_draw, options.drawn))
-            gradient = turned(gradient_of(params, X, Y, weight), reference)
+            gradient = turned(gradient_of(params, *rows), reference)
             params, moments = follow(optimiser, params, moments, gradient)
         kept = pass_by(state.kept, of_reservoir, X, Y, weight > 0)
-        healthy = is_sound(params)
-        new = AGEMState(params, moments, kept, key)
-        info = StepInfo(scores(state, X), healthy)
-        # A batch of no rows leaves no trace, not even a draw.
-        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+        return AGEMState(params, moments, kept, key)
 
-    return plain_learner(
-        init,
-        step,
-        scores,
-        loss=brier_loss,
-        description=describe("agem", learning_rate=learning_rate, **options._asdict()),
-        sizes=lambda state: head.sizes(state.params),
-    )
+    description = describe("agem", learning_rate=learning_rate, **options._asdict())
+    return mlp_learner(head, init, learn, description=description)

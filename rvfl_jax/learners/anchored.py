@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import optax
 
 from rvfl_jax.core.checks import positive_int
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner
-from rvfl_jax.learners.mlp_head import MLPHead, checked_hidden, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe
+from rvfl_jax.learners.mlp_head import MLPHead, Rows, checked_hidden, mlp_learner
+from rvfl_jax.learners.parts import unless_unhealthy
 from rvfl_jax.learners.window import Window
-from rvfl_jax.metrics import brier_loss
 
 
 class Anchor(NamedTuple):
@@ -89,50 +88,24 @@ def anchored_learner(
     head, optimiser = MLPHead(options.hidden), optax.sgd(numbers.learning_rate)
 
     def init(key: Array, num_features: int, num_classes: int) -> AnchoredState:
-        params = head.init(key, num_features, num_classes)
+        params, moments = head.begin(optimiser, key, num_features, num_classes)
         window = Window.begin(options.window, num_features, num_classes)
         ended = jnp.zeros((), jnp.int32)
-        return AnchoredState(params, optimiser.init(params), Anchor.begin(params), window, ended)
+        return AnchoredState(params, moments, Anchor.begin(params), window, ended)
 
-    def scores(state: AnchoredState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: AnchoredState,
-        X_t: Any,
-        Y_t: Any,
-        X_next: Any = None,
-        *,
-        weight_t: Any = None,
-        **_: Any,
-    ) -> tuple[AnchoredState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.window.X.dtype)
-        rows = X, jnp.asarray(Y_t, X.dtype), weight
-
+    def learn(state: AnchoredState, rows: Rows) -> AnchoredState:
         def penalty(params: Any) -> Array:
             return scale * state.anchor.distance(params)
 
-        params, moments = state.params, state.optimiser
-        for _update in range(options.updates):
-            params, moments = head.descend(optimiser, params, moments, rows, penalty)
-        new = state._replace(params=params, optimiser=moments, window=state.window.take(*rows))
-        healthy = is_sound(params)
-        info = StepInfo(scores(state, X), healthy)
-        # A batch of no rows leaves no trace, though the penalty alone would move parameters.
-        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+        params, moments = head.descend(
+            optimiser, state.params, state.optimiser, rows, penalty, options.updates
+        )
+        return state._replace(params=params, optimiser=moments, window=state.window.take(*rows))
 
     def consolidate(state: AnchoredState) -> AnchoredState:
         anchor = renew(head, state)
         new = state._replace(anchor=anchor, window=state.window.emptied(), ended=state.ended + 1)
         return unless_unhealthy(state.window.passed > 0, new, state)
 
-    return plain_learner(
-        init,
-        step,
-        scores,
-        consolidate=consolidate,
-        loss=brier_loss,
-        description=describe(name, **numbers._asdict(), **options._asdict()),
-        sizes=lambda state: head.sizes(state.params),
-    )
+    description = describe(name, **numbers._asdict(), **options._asdict())
+    return mlp_learner(head, init, learn, description=description, consolidate=consolidate)

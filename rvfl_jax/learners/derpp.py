@@ -23,13 +23,11 @@ import jax.numpy as jnp
 import optax
 
 from rvfl_jax.core.checks import scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, mlp_learner
 from rvfl_jax.learners.rehearsal import RehearsalOptions, rehearsal_options
 from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir, pass_by
-from rvfl_jax.metrics import brier_loss
 
 
 class DERState(NamedTuple):
@@ -87,19 +85,12 @@ def _derpp(options: RehearsalOptions, numbers: Numbers) -> Learner:
 
     def init(key: Array, num_features: int, num_classes: int) -> DERState:
         of_params, of_draws = jax.random.split(key)
-        params = head.init(of_params, num_features, num_classes)
+        network = head.begin(optimiser, of_params, num_features, num_classes)
         kept = empty_reservoir(options.memory, num_features, 2 * num_classes)
-        return DERState(params, optimiser.init(params), kept, of_draws)
+        return DERState(*network, kept, of_draws)
 
-    def scores(state: DERState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: DERState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[DERState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.kept.X.dtype)
-        Y = jnp.asarray(Y_t, X.dtype)
+    def learn(state: DERState, rows: Rows) -> DERState:
+        X, Y, weight = rows
         m = Y.shape[1]
         key, of_reservoir, *of_draws = jax.random.split(state.key, 2 + 2 * options.updates)
         params, moments = state.params, state.optimiser
@@ -119,22 +110,10 @@ def _derpp(options: RehearsalOptions, numbers: Numbers) -> Learner:
                 distance = jnp.sum(here * each) / jnp.maximum(jnp.sum(here), 1.0)
                 return numbers.answers * distance + numbers.labels * head.loss(params, *labelled)
 
-            params, moments = head.descend(optimiser, params, moments, (X, Y, weight), replayed)
-        answers = scores(state, X)
-        kept = pass_by(
-            state.kept, of_reservoir, X, jnp.concatenate([Y, answers], axis=1), weight > 0
-        )
-        healthy = is_sound(params)
-        new = DERState(params, moments, kept, key)
-        info = StepInfo(answers, healthy)
-        # A batch of no rows leaves no trace, not even a draw.
-        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+            params, moments = head.descend(optimiser, params, moments, rows, replayed)
+        both = jnp.concatenate([Y, head.logits(state.params, X)], axis=1)
+        kept = pass_by(state.kept, of_reservoir, X, both, weight > 0)
+        return DERState(params, moments, kept, key)
 
-    return plain_learner(
-        init,
-        step,
-        scores,
-        loss=brier_loss,
-        description=describe("derpp", **numbers._asdict(), **options._asdict()),
-        sizes=lambda state: head.sizes(state.params),
-    )
+    description = describe("derpp", **numbers._asdict(), **options._asdict())
+    return mlp_learner(head, init, learn, description=description)

@@ -14,15 +14,12 @@ Cost: 6 b flops a parameter and update. Memory: the parameters.
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import optax
 
 from rvfl_jax.core.checks import positive_int, scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
-from rvfl_jax.metrics import brier_loss
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, checked_hidden, mlp_learner
 
 
 class NetworkState(NamedTuple):
@@ -55,36 +52,10 @@ def _finetune(options: tuple[tuple[int, ...], int], learning_rate: Any) -> Learn
     head, optimiser = MLPHead(hidden), optax.sgd(learning_rate)
 
     def init(key: Array, num_features: int, num_classes: int) -> NetworkState:
-        params = head.init(key, num_features, num_classes)
-        return NetworkState(params, optimiser.init(params))
+        return NetworkState(*head.begin(optimiser, key, num_features, num_classes))
 
-    def scores(state: NetworkState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: NetworkState,
-        X_t: Any,
-        Y_t: Any,
-        X_next: Any = None,
-        *,
-        weight_t: Any = None,
-        **_: Any,
-    ) -> tuple[NetworkState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, jnp.result_type(float))
-        new = state
-        for _update in range(updates):
-            rows = X, jnp.asarray(Y_t, X.dtype), weight
-            new = NetworkState(*head.descend(optimiser, *new, rows))
-        healthy = is_sound(new.params)
-        return unless_unhealthy(healthy, new, state), StepInfo(scores(state, X), healthy)
+    def learn(state: NetworkState, rows: Rows) -> NetworkState:
+        return NetworkState(*head.descend(optimiser, *state, rows, updates=updates))
 
     description = describe("finetune", learning_rate=learning_rate, hidden=hidden, updates=updates)
-    return plain_learner(
-        init,
-        step,
-        scores,
-        loss=brier_loss,
-        description=description,
-        sizes=lambda state: head.sizes(state.params),
-    )
+    return mlp_learner(head, init, learn, description=description)

@@ -29,14 +29,13 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from rvfl_jax.core.checks import positive_int, scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, follow, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, checked_hidden, follow, mlp_learner
+from rvfl_jax.learners.parts import unless_unhealthy
 from rvfl_jax.learners.window import Window
 from rvfl_jax.linalg.nonnegative import nonnegative_least_squares
 from rvfl_jax.linalg.products import matmul
-from rvfl_jax.metrics import brier_loss
 
 
 class GEMState(NamedTuple):
@@ -108,21 +107,12 @@ def _gem(options: Options, numbers: Numbers) -> Learner:
     head, optimiser = MLPHead(options.hidden), optax.sgd(numbers.learning_rate)
 
     def init(key: Array, num_features: int, num_classes: int) -> GEMState:
-        params = head.init(key, num_features, num_classes)
+        network = head.begin(optimiser, key, num_features, num_classes)
         window = Window.begin(options.memory, num_features, num_classes)
         earlier = jax.tree.map(lambda x: jnp.zeros((options.tasks, *x.shape), x.dtype), window)
-        ended = jnp.zeros((), jnp.int32)
-        return GEMState(params, optimiser.init(params), window, earlier, ended)
+        return GEMState(*network, window, earlier, jnp.zeros((), jnp.int32))
 
-    def scores(state: GEMState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: GEMState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[GEMState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.window.X.dtype)
-        rows = X, jnp.asarray(Y_t, X.dtype), weight
+    def learn(state: GEMState, rows: Rows) -> GEMState:
         params, moments = state.params, state.optimiser
         for _update in range(options.updates):
             g, as_params = ravel_pytree(jax.grad(head.loss)(params, *rows))
@@ -133,10 +123,7 @@ def _gem(options: Options, numbers: Numbers) -> Learner:
             G = lax.map(of_task, tuple(state.earlier)[:3])
             gradient = as_params(projected(g, G, numbers.strength))
             params, moments = follow(optimiser, params, moments, gradient)
-        new = state._replace(params=params, optimiser=moments, window=state.window.take(*rows))
-        healthy = is_sound(params)
-        info = StepInfo(scores(state, X), healthy)
-        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+        return state._replace(params=params, optimiser=moments, window=state.window.take(*rows))
 
     def consolidate(state: GEMState) -> GEMState:
         place = state.ended % options.tasks
@@ -144,12 +131,5 @@ def _gem(options: Options, numbers: Numbers) -> Learner:
         new = state._replace(window=state.window.emptied(), earlier=earlier, ended=state.ended + 1)
         return unless_unhealthy(state.window.passed > 0, new, state)
 
-    return plain_learner(
-        init,
-        step,
-        scores,
-        consolidate=consolidate,
-        loss=brier_loss,
-        description=describe("gem", **numbers._asdict(), **options._asdict()),
-        sizes=lambda state: head.sizes(state.params),
-    )
+    description = describe("gem", **numbers._asdict(), **options._asdict())
+    return mlp_learner(head, init, learn, description=description, consolidate=consolidate)

@@ -29,14 +29,12 @@ import optax
 from jax import lax
 
 from rvfl_jax.core.checks import positive_int, scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, follow, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, follow, mlp_learner
 from rvfl_jax.learners.rehearsal import loss_of_both, rehearsal_options
 from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir
 from rvfl_jax.linalg.products import matmul
-from rvfl_jax.metrics import brier_loss
 
 
 class Chosen(NamedTuple):
@@ -156,15 +154,12 @@ def _gss(options: Options, learning_rate: Any) -> Learner:
 
     def init(key: Array, num_features: int, num_classes: int) -> GSSState:
         of_params, of_draws = jax.random.split(key)
-        params = head.init(of_params, num_features, num_classes)
+        network = head.begin(optimiser, of_params, num_features, num_classes)
         rows = empty_reservoir(options.memory, num_features, num_classes)
         kept = Chosen(rows, jnp.zeros(options.memory))
-        return GSSState(params, optimiser.init(params), kept, of_draws)
+        return GSSState(*network, kept, of_draws)
 
-    def scores(state: GSSState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def choose(kept: Chosen, params: Any, key: Array, rows: tuple[Array, ...]) -> Chosen:
+    def choose(kept: Chosen, params: Any, key: Array, rows: Rows) -> Chosen:
         X, Y, weight = rows
         widths = [X.shape[1], *options.hidden, *options.hidden, Y.shape[1]]
         cuts = [sum(widths[:i]) for i in range(1, len(widths))]
@@ -190,12 +185,7 @@ def _gss(options: Options, learning_rate: Any) -> Learner:
         chosen, _ = lax.scan(one, kept._replace(rows=wide), each)
         return chosen._replace(rows=chosen.rows._replace(X=chosen.rows.X[:, : X.shape[1]]))
 
-    def step(
-        state: GSSState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[GSSState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.kept.score.dtype)
-        rows = X, jnp.asarray(Y_t, X.dtype), weight
+    def learn(state: GSSState, rows: Rows) -> GSSState:
         key, of_choice, *of_draws = jax.random.split(state.key, 2 + options.updates)
         params, moments = state.params, state.optimiser
         for of_draw in of_draws:
@@ -203,17 +193,7 @@ def _gss(options: Options, learning_rate: Any) -> Learner:
             params, moments = follow(optimiser, params, moments, jax.grad(loss)(params))
         # Which rows are chosen jumps: it has no derivative.
         kept = choose(state.kept, lax.stop_gradient(params), of_choice, rows)
-        healthy = is_sound(params)
-        new = GSSState(params, moments, kept, key)
-        info = StepInfo(scores(state, X), healthy)
-        # A batch of no rows leaves no trace, not even a draw.
-        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+        return GSSState(params, moments, kept, key)
 
-    return plain_learner(
-        init,
-        step,
-        scores,
-        loss=brier_loss,
-        description=describe("gss", learning_rate=learning_rate, **options._asdict()),
-        sizes=lambda state: head.sizes(state.params),
-    )
+    description = describe("gss", learning_rate=learning_rate, **options._asdict())
+    return mlp_learner(head, init, learn, description=description)

@@ -20,11 +20,10 @@ import optax
 from jax import lax
 
 from rvfl_jax.core.checks import positive_int, scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
-from rvfl_jax.metrics import brier_loss
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, checked_hidden, mlp_learner
+from rvfl_jax.learners.parts import rows_of
 
 
 class JointState(NamedTuple):
@@ -73,21 +72,11 @@ def _joint(options: Options, learning_rate: Any) -> Learner:
 
     def init(key: Array, num_features: int, num_classes: int) -> JointState:
         of_params, of_shuffles = jax.random.split(key)
-        params = head.init(of_params, num_features, num_classes)
-        return JointState(params, optimiser.init(params), of_shuffles)
+        return JointState(*head.begin(optimiser, of_params, num_features, num_classes), of_shuffles)
 
-    def scores(state: JointState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: JointState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[JointState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, jnp.result_type(float))
-        rows = X, jnp.asarray(Y_t, X.dtype), weight
-        params, moments = head.descend(optimiser, state.params, state.optimiser, rows)
-        new, healthy = JointState(params, moments, state.key), is_sound(params)
-        return unless_unhealthy(healthy, new, state), StepInfo(scores(state, X), healthy)
+    def learn(state: JointState, rows: Rows) -> JointState:
+        network = head.descend(optimiser, state.params, state.optimiser, rows)
+        return JointState(*network, state.key)
 
     def fit_offline(state: JointState, X: Any, Y: Any, weight: Any) -> JointState:
         X, weight = rows_of(X, weight, jnp.result_type(float))
@@ -113,12 +102,4 @@ def _joint(options: Options, learning_rate: Any) -> Learner:
         return JointState(*network, key)
 
     description = describe("joint", learning_rate=learning_rate, **options._asdict())
-    return plain_learner(
-        init,
-        step,
-        scores,
-        fit_offline=fit_offline,
-        loss=brier_loss,
-        description=description,
-        sizes=lambda state: head.sizes(state.params),
-    )
+    return mlp_learner(head, init, learn, description=description, fit_offline=fit_offline)

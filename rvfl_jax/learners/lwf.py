@@ -22,11 +22,10 @@ import jax.numpy as jnp
 import optax
 
 from rvfl_jax.core.checks import positive_int, scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, is_sound
-from rvfl_jax.learners.parts import of_met_classes, rows_of, unless_unhealthy
-from rvfl_jax.metrics import brier_loss
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, checked_hidden, mlp_learner
+from rvfl_jax.learners.parts import of_met_classes
 
 
 class LwFState(NamedTuple):
@@ -91,19 +90,12 @@ def _lwf(options: tuple[tuple[int, ...], int], numbers: Numbers) -> Learner:
     head, optimiser = MLPHead(hidden), optax.sgd(numbers.learning_rate)
 
     def init(key: Array, num_features: int, num_classes: int) -> LwFState:
-        params = head.init(key, num_features, num_classes)
+        params, moments = head.begin(optimiser, key, num_features, num_classes)
         none = jnp.zeros(num_classes)
-        return LwFState(params, optimiser.init(params), none, params, none)
+        return LwFState(params, moments, none, params, none)
 
-    def scores(state: LwFState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: LwFState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[LwFState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.rows.dtype)
-        Y = jnp.asarray(Y_t, X.dtype)
+    def learn(state: LwFState, rows: Rows) -> LwFState:
+        X, Y, weight = rows
         share = weight / jnp.maximum(jnp.sum(weight), 1.0)
         answers = head.logits(state.teacher, X)
 
@@ -113,23 +105,13 @@ def _lwf(options: tuple[tuple[int, ...], int], numbers: Numbers) -> Learner:
             )
             return numbers.coefficient * jnp.sum(share * each)
 
-        params, moments = state.params, state.optimiser
-        for _update in range(updates):
-            params, moments = head.descend(optimiser, params, moments, (X, Y, weight), old_loss)
-        new = state._replace(params=params, optimiser=moments, rows=state.rows + weight @ Y)
-        healthy = is_sound(params)
-        return unless_unhealthy(healthy, new, state), StepInfo(scores(state, X), healthy)
+        params, moments = head.descend(
+            optimiser, state.params, state.optimiser, rows, old_loss, updates
+        )
+        return state._replace(params=params, optimiser=moments, rows=state.rows + weight @ Y)
 
     def consolidate(state: LwFState) -> LwFState:
         return state._replace(teacher=state.params, old_rows=state.rows)
 
     description = describe("lwf", **numbers._asdict(), hidden=hidden, updates=updates)
-    return plain_learner(
-        init,
-        step,
-        scores,
-        consolidate=consolidate,
-        loss=brier_loss,
-        description=description,
-        sizes=lambda state: head.sizes(state.params),
-    )
+    return mlp_learner(head, init, learn, description=description, consolidate=consolidate)

@@ -1,4 +1,8 @@
-"""The network that gradient methods share: a multilayer perceptron, its loss and its updates."""
+"""The network that gradient methods share: a multilayer perceptron, its loss and its updates.
+
+A method has a state with `params`, says how it begins and how rows change it, and `mlp_learner`
+makes the learner.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,13 +12,26 @@ import jax.numpy as jnp
 import optax
 
 from rvfl_jax.core.checks import positive_int
-from rvfl_jax.core.types import Array
-from rvfl_jax.learners.parts import MLP
+from rvfl_jax.core.types import (
+    Array,
+    Consolidate,
+    FitOffline,
+    Init,
+    Learner,
+    State,
+    StepInfo,
+    keep_state,
+)
+from rvfl_jax.learners.base import plain_learner
+from rvfl_jax.learners.parts import MLP, rows_of, unless_unhealthy
 from rvfl_jax.linalg.products import is_finite
+from rvfl_jax.metrics import brier_loss
 
 # Two hidden layers of 400 nodes, as studies of continual learning on images of digits have them.
 HIDDEN = (400, 400)
 
+# X (b, s), Y (b, m) and weight (b,).
+Rows = tuple[Array, Array, Array]
 # A penalty or loss beside the cross-entropy: `parameters -> ()`.
 Penalty = Callable[[Any], Array]
 
@@ -32,6 +49,17 @@ class MLPHead(NamedTuple):
     def init(self, key: Array, num_features: int, num_classes: int) -> Any:
         """Parameters with a readout of all classes there may be."""
         return MLP(self.hidden, num_classes).init(key, jnp.zeros((1, num_features)))
+
+    def begin(
+        self,
+        optimiser: optax.GradientTransformation,
+        key: Array,
+        num_features: int,
+        num_classes: int,
+    ) -> tuple[Any, Any]:
+        """Parameters and the optimiser's state before anything is learned."""
+        params = self.init(key, num_features, num_classes)
+        return params, optimiser.init(params)
 
     def sizes(self, params: Any) -> tuple[int, int]:
         """(s, m)."""
@@ -54,16 +82,19 @@ class MLPHead(NamedTuple):
         optimiser: optax.GradientTransformation,
         params: Any,
         moments: Any,
-        rows: tuple[Array, Array, Array],
+        rows: Rows,
         penalty: Penalty | None = None,
+        updates: int = 1,
     ) -> tuple[Any, Any]:
-        """Parameters and the optimiser's state after one update on rows X, Y and weight."""
+        """Parameters and the optimiser's state after so many updates on the same rows."""
 
         def total(params: Any) -> Array:
             loss = self.loss(params, *rows)
             return loss if penalty is None else loss + penalty(params)
 
-        return follow(optimiser, params, moments, jax.grad(total)(params))
+        for _update in range(updates):
+            params, moments = follow(optimiser, params, moments, jax.grad(total)(params))
+        return params, moments
 
 
 def follow(
@@ -77,3 +108,51 @@ def follow(
 def is_sound(params: Any) -> Array:
     """Scalar truth: parameters are finite, as far as their sums tell."""
     return is_finite(jnp.stack([jnp.sum(leaf) for leaf in jax.tree.leaves(params)]))
+
+
+def mlp_learner(
+    head: MLPHead,
+    init: Init,
+    learn: Callable[[State, Rows], State],
+    *,
+    description: str,
+    consolidate: Consolidate = keep_state,
+    fit_offline: FitOffline | None = None,
+) -> Learner:
+    """The learner of a state with `params` of this perceptron, not compiled, for `shared_programs`.
+
+    A batch of no rows, as runs in chunks fill up with, leaves no trace, not even a draw or a
+    penalty's pull; one that leaves parameters that are not finite is not learned.
+
+    Args:
+        head: the perceptron, whose logits are the scores.
+        init: `(key, num_features, num_classes) -> state`.
+        learn: `(state, rows) -> state`, in the precision of the parameters, padding set to 0.
+        description: the method and its configuration, for records.
+        consolidate: `state -> state`, where a task ends.
+        fit_offline: the offline expert, if the method has one.
+    """
+
+    def scores(state: State, X: Any) -> Array:
+        return head.logits(state.params, X)
+
+    def step(
+        state: State, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
+    ) -> tuple[State, StepInfo]:
+        del X_next
+        X, weight = rows_of(X_t, weight_t, jax.tree.leaves(state.params)[0].dtype)
+        new = learn(state, (X, jnp.asarray(Y_t, X.dtype), weight))
+        healthy = is_sound(new.params)
+        info = StepInfo(scores(state, X), healthy)
+        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+
+    return plain_learner(
+        init,
+        step,
+        scores,
+        fit_offline=fit_offline,
+        consolidate=consolidate,
+        loss=brier_loss,
+        description=description,
+        sizes=lambda state: head.sizes(state.params),
+    )

@@ -6,10 +6,7 @@ import jax.numpy as jnp
 
 from rvfl_jax.core.checks import positive_int
 from rvfl_jax.core.types import Array
-from rvfl_jax.learners.mlp_head import MLPHead, Penalty, checked_hidden
-
-# X (b, s), Y (b, m) and weight (b,).
-Rows = tuple[Array, Array, Array]
+from rvfl_jax.learners.mlp_head import MLPHead, Penalty, Rows, checked_hidden
 
 
 class RehearsalOptions(NamedTuple):

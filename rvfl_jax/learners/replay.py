@@ -9,17 +9,14 @@ Source: A. Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 
 from rvfl_jax.core.checks import scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, follow, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, follow, mlp_learner
 from rvfl_jax.learners.rehearsal import RehearsalOptions, loss_of_both, rehearsal_options
 from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir, pass_by
-from rvfl_jax.metrics import brier_loss
 
 
 class ERState(NamedTuple):
@@ -67,37 +64,18 @@ def replay_learner(name: str, options: RehearsalOptions, learning_rate: Any) -> 
 
     def init(key: Array, num_features: int, num_classes: int) -> ERState:
         of_params, of_draws = jax.random.split(key)
-        params = head.init(of_params, num_features, num_classes)
-        kept = empty_reservoir(memory, num_features, num_classes)
-        return ERState(params, optimiser.init(params), kept, of_draws)
+        network = head.begin(optimiser, of_params, num_features, num_classes)
+        return ERState(*network, empty_reservoir(memory, num_features, num_classes), of_draws)
 
-    def step(
-        state: ERState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[ERState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.kept.X.dtype)
-        rows = X, jnp.asarray(Y_t, X.dtype), weight
+    def learn(state: ERState, rows: Rows) -> ERState:
+        X, Y, weight = rows
         key, of_reservoir, *of_draws = jax.random.split(state.key, 2 + updates)
         params, moments = state.params, state.optimiser
         for of_draw in of_draws:
             loss = loss_of_both(head, rows, draw(state.kept, of_draw, drawn))
             params, moments = follow(optimiser, params, moments, jax.grad(loss)(params))
-        kept = pass_by(state.kept, of_reservoir, *rows[:2], weight > 0)
-        healthy = is_sound(params)
-        learned = ERState(params, moments, kept, key)
-        info = StepInfo(head.logits(state.params, X), healthy)
-        # A batch of no rows, as runs in chunks fill up with, leaves no trace, not even a draw.
-        return unless_unhealthy(healthy & jnp.any(weight > 0), learned, state), info
-
-    def scores(state: ERState, X: Any) -> Array:
-        return head.logits(state.params, X)
+        kept = pass_by(state.kept, of_reservoir, X, Y, weight > 0)
+        return ERState(params, moments, kept, key)
 
     description = describe(name, learning_rate=learning_rate, **options._asdict())
-    return plain_learner(
-        init,
-        step,
-        scores,
-        loss=brier_loss,
-        description=description,
-        sizes=lambda state: head.sizes(state.params),
-    )
+    return mlp_learner(head, init, learn, description=description)

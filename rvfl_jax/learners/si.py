@@ -25,12 +25,10 @@ import jax.numpy as jnp
 import optax
 
 from rvfl_jax.core.checks import positive_int, scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
+from rvfl_jax.core.types import Array, Learner
 from rvfl_jax.learners.anchored import Anchor
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
-from rvfl_jax.metrics import brier_loss
+from rvfl_jax.learners.base import describe, shared_programs
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, checked_hidden, mlp_learner
 
 
 class SIState(NamedTuple):
@@ -84,20 +82,11 @@ def _si(options: tuple[tuple[int, ...], int], numbers: Numbers) -> Learner:
     head, optimiser = MLPHead(hidden), optax.sgd(numbers.learning_rate)
 
     def init(key: Array, num_features: int, num_classes: int) -> SIState:
-        params = head.init(key, num_features, num_classes)
+        params, moments = head.begin(optimiser, key, num_features, num_classes)
         path = jax.tree.map(jnp.zeros_like, params)
-        return SIState(params, optimiser.init(params), Anchor.begin(params), path)
+        return SIState(params, moments, Anchor.begin(params), path)
 
-    def scores(state: SIState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: SIState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[SIState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, jnp.result_type(float))
-        rows = X, jnp.asarray(Y_t, X.dtype), weight
-
+    def learn(state: SIState, rows: Rows) -> SIState:
         def penalty(params: Any) -> Array:
             return numbers.coefficient * state.anchor.distance(params)
 
@@ -113,11 +102,7 @@ def _si(options: tuple[tuple[int, ...], int], numbers: Numbers) -> Learner:
                 params,
             )
             params = moved
-        healthy = is_sound(params)
-        new = SIState(params, moments, state.anchor, path)
-        info = StepInfo(scores(state, X), healthy)
-        # A batch of no rows leaves no trace, though the penalty alone would move parameters.
-        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+        return SIState(params, moments, state.anchor, path)
 
     def consolidate(state: SIState) -> SIState:
         importance = jax.tree.map(
@@ -131,12 +116,4 @@ def _si(options: tuple[tuple[int, ...], int], numbers: Numbers) -> Learner:
         return state._replace(anchor=Anchor(importance, state.params), path=nothing)
 
     description = describe("si", **numbers._asdict(), hidden=hidden, updates=updates)
-    return plain_learner(
-        init,
-        step,
-        scores,
-        consolidate=consolidate,
-        loss=brier_loss,
-        description=description,
-        sizes=lambda state: head.sizes(state.params),
-    )
+    return mlp_learner(head, init, learn, description=description, consolidate=consolidate)

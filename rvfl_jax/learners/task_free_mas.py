@@ -31,14 +31,12 @@ import optax
 from jax import lax
 
 from rvfl_jax.core.checks import positive_int, scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
+from rvfl_jax.core.types import Array, Learner
 from rvfl_jax.learners.anchored import Anchor
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
+from rvfl_jax.learners.base import describe, shared_programs
 from rvfl_jax.learners.mas import sensitivity
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, checked_hidden, mlp_learner
 from rvfl_jax.learners.window import Window
-from rvfl_jax.metrics import brier_loss
 
 
 class Course(NamedTuple):
@@ -167,40 +165,26 @@ def _task_free_mas(options: Options, numbers: Numbers) -> Learner:
     head, optimiser = MLPHead(options.hidden), optax.sgd(numbers.learning_rate)
 
     def init(key: Array, num_features: int, num_classes: int) -> TaskFreeMASState:
-        params = head.init(key, num_features, num_classes)
+        params, moments = head.begin(optimiser, key, num_features, num_classes)
         none = jnp.zeros((), jnp.int32)
         course = Course(jnp.zeros(options.window), none, jnp.asarray(True), jnp.zeros(()), none)
         hard = Window.begin(options.hard, num_features, num_classes)
-        return TaskFreeMASState(params, optimiser.init(params), Anchor.begin(params), hard, course)
+        return TaskFreeMASState(params, moments, Anchor.begin(params), hard, course)
 
-    def scores(state: TaskFreeMASState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: TaskFreeMASState,
-        X_t: Any,
-        Y_t: Any,
-        X_next: Any = None,
-        *,
-        weight_t: Any = None,
-        **_: Any,
-    ) -> tuple[TaskFreeMASState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.hard.X.dtype)
-        rows = X, jnp.asarray(Y_t, X.dtype), weight
+    def learn(state: TaskFreeMASState, rows: Rows) -> TaskFreeMASState:
         hard_rows = state.hard.X, state.hard.Y, state.hard.weight
 
         def beside(params: Any) -> Array:
             held = numbers.coefficient / 2 * state.anchor.distance(params)
             return numbers.rehearsed * head.loss(params, *hard_rows) + held
 
-        params, moments = state.params, state.optimiser
-        for _update in range(options.updates):
-            params, moments = head.descend(optimiser, params, moments, rows, beside)
+        params, moments = head.descend(
+            optimiser, state.params, state.optimiser, rows, beside, options.updates
+        )
         before = lax.stop_gradient(head.loss(state.params, *rows))
         # Importance is taken of hard rows: where there are none yet, a plateau is none.
         course, plateau = moved_on(state.course, before, numbers, state.hard.passed > 0)
-        share = 1.0 / jnp.maximum(course.plateaus, 1).astype(X.dtype)
+        share = 1.0 / jnp.maximum(course.plateaus, 1).astype(before.dtype)
 
         def renewed() -> Anchor:
             importance = jax.tree.map(
@@ -214,17 +198,7 @@ def _task_free_mas(options: Options, numbers: Numbers) -> Learner:
         all_X, all_Y = (jnp.concatenate(pair) for pair in zip(hard_rows[:2], rows[:2], strict=True))
         losses = optax.softmax_cross_entropy(head.logits(params, all_X), all_Y)
         hard = hardest(state.hard, *rows, lax.stop_gradient(losses))
-        healthy = is_sound(params)
-        new = TaskFreeMASState(params, moments, anchor, hard, course)
-        info = StepInfo(scores(state, X), healthy)
-        # A batch of no rows leaves no trace, though the penalty alone would move parameters.
-        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+        return TaskFreeMASState(params, moments, anchor, hard, course)
 
-    return plain_learner(
-        init,
-        step,
-        scores,
-        loss=brier_loss,
-        description=describe("task_free_mas", **numbers._asdict(), **options._asdict()),
-        sizes=lambda state: head.sizes(state.params),
-    )
+    description = describe("task_free_mas", **numbers._asdict(), **options._asdict())
+    return mlp_learner(head, init, learn, description=description)
