@@ -2,7 +2,16 @@
 
 from typing import Literal, NamedTuple
 
-Family = Literal["bound", "statistics", "recursive ridge", "replay", "regularisation"]
+Family = Literal[
+    "bound",
+    "statistics",
+    "recursive ridge",
+    "replay",
+    "regularisation",
+    "projection",
+    "closed form",
+    "isolation",
+]
 
 
 class Method(NamedTuple):
@@ -12,7 +21,8 @@ class Method(NamedTuple):
         title: as its authors write it.
         family: of ideas.
         memory: numbers in its state but for some vectors, by s features, m classes, N random
-            features, P parameters of a network, r rows kept.
+            features, P parameters of a network, h nodes of each of its hidden layers, r rows
+            kept, K tasks.
         source: where it was published.
         boundaries: "none" if it is never told where a task ends, "given" if it must be.
         passes: over the rows of a batch, by default.
@@ -126,6 +136,14 @@ METHODS: dict[str, Method] = {
     ),
     "lwf": Method(
         "LwF", "regularisation", "2 P", "Li & Hoiem 2016", boundaries="given", exact=False
+    ),
+    "owm": Method(
+        "OWM",
+        "projection",
+        "P + (s + 1)^2 + (h + 1)^2",
+        "Zeng et al. 2019",
+        boundaries="given",
+        exact=False,
     ),
 }
 
