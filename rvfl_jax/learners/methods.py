@@ -145,6 +145,7 @@ METHODS: dict[str, Method] = {
         boundaries="given",
         exact=False,
     ),
+    "crnet1": Method("CRNet-I", "closed form", "N (s + 2 m)", "Li & Zeng 2023", exact=False),
 }
 
 

@@ -63,6 +63,7 @@ CASES = {
     ),
     "lwf": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
     "owm": ({"hidden": (6,), "task_batches": 4}, "alpha", (0.5, 2.0)),
+    "crnet1": ({"num_nodes": NODES, "weight_scale": 0.3}, "penalty", (1.0, 10.0)),
 }
 # One of each kind; the others with the slow tests.
 QUICK = ("ncm", "lda", "ranpac", "acil", "derpp", "ewc")
