@@ -146,6 +146,14 @@ METHODS: dict[str, Method] = {
         exact=False,
     ),
     "crnet1": Method("CRNet-I", "closed form", "N (s + 2 m)", "Li & Zeng 2023", exact=False),
+    "hat": Method(
+        "HAT",
+        "isolation",
+        "P + (K + 1) h + K m",
+        "Serra et al. 2018",
+        boundaries="given",
+        exact=False,
+    ),
 }
 
 

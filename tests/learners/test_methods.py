@@ -64,6 +64,12 @@ CASES = {
     "lwf": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
     "owm": ({"hidden": (6,), "task_batches": 4}, "alpha", (0.5, 2.0)),
     "crnet1": ({"num_nodes": NODES, "weight_scale": 0.3}, "penalty", (1.0, 10.0)),
+    # Of few nodes the usual coefficient soon masks all.
+    "hat": (
+        {"hidden": (6,), "tasks": 2, "task_batches": 4, "coefficient": 0.01},
+        "learning_rate",
+        (0.05, 0.2),
+    ),
 }
 # One of each kind; the others with the slow tests.
 QUICK = ("ncm", "lda", "ranpac", "acil", "derpp", "ewc")
