@@ -36,6 +36,7 @@ embedding are those of its code, repository joansj/hat. There s rises anew in ev
 layers of 2000 nodes have dropout, which is left out, as is the schedule of the rate.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -181,30 +182,66 @@ def task_loss(params: Any, masks: OfLayers, rows: tuple[Array, Array, Array], me
     return jnp.sum(weight * each) / jnp.maximum(jnp.sum(weight), 1.0)
 
 
+def begun(options: Options, key: Array, num_features: int, num_classes: int) -> HATState:
+    """The state before anything was learned."""
+    params = MLPHead(options.hidden).init(key, num_features, num_classes)
+    keys = jax.random.split(jax.random.fold_in(key, 1), len(options.hidden))
+    # In float32, so that both precisions share one network.
+    drawn = (
+        jax.random.normal(key, (options.tasks, nodes), jnp.float32)
+        for key, nodes in zip(keys, options.hidden, strict=True)
+    )
+    embeddings = tuple(e.astype(jnp.result_type(float)) for e in drawn)
+    return HATState(
+        params,
+        embeddings,
+        optax.sgd(0.0).init((params, embeddings)),
+        tuple(map(jnp.zeros, options.hidden)),
+        jnp.zeros((options.tasks, num_classes)),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), jnp.int32),
+    )
+
+
+def scale_at(options: Options, largest_scale: Any, learned: Array, update: int) -> Array:
+    """The s of an update, counted from 0, of a batch after `learned` others of its task."""
+    last = options.task_batches * options.updates - 1
+    done = learned.astype(jnp.result_type(float)) * options.updates + update
+    progress = jnp.minimum(done / last, 1.0) if last else jnp.ones(())
+    least = 1.0 / largest_scale
+    return least + (largest_scale - least) * progress
+
+
+def updated(
+    state: HATState, rows: tuple[Array, Array, Array], task: Array, scale: Array, numbers: Numbers
+) -> HATState:
+    """The state after one update of a task on rows X, Y and weight, at this s."""
+
+    def loss(trained: tuple[Any, OfLayers]) -> Array:
+        params, embeddings = trained
+        masks = attention(embeddings, task, scale)
+        attended = numbers.coefficient * newly_used(masks, state.used)
+        return task_loss(params, masks, rows, state.rows[task]) + attended
+
+    trained = state.params, state.embeddings
+    of_params, of_embeddings = jax.grad(loss)(trained)
+    before = jnp.arange(len(state.rows))[:, None] < state.ended
+    met_before = jnp.any(before & (state.rows > 0), axis=0)
+    gradient = (
+        protected(of_params, state.used, met_before),
+        tuple(
+            compensated(g, e, scale, numbers.largest_scale)
+            for g, e in zip(of_embeddings, state.embeddings, strict=True)
+        ),
+    )
+    optimiser = optax.sgd(numbers.learning_rate)
+    (params, embeddings), moments = follow(optimiser, trained, state.optimiser, gradient)
+    limited = tuple(jnp.clip(e, -LARGEST, LARGEST) for e in embeddings)
+    return state._replace(params=params, embeddings=limited, optimiser=moments)
+
+
 @shared_programs
 def _hat(options: Options, numbers: Numbers) -> Learner:
-    head, optimiser = MLPHead(options.hidden), optax.sgd(numbers.learning_rate)
-    last_update = options.task_batches * options.updates - 1
-    least_scale = 1.0 / numbers.largest_scale
-
-    def init(key: Array, num_features: int, num_classes: int) -> HATState:
-        params = head.init(key, num_features, num_classes)
-        keys = jax.random.split(jax.random.fold_in(key, 1), len(options.hidden))
-        drawn = (
-            jax.random.normal(key, (options.tasks, nodes), jnp.float32)
-            for key, nodes in zip(keys, options.hidden, strict=True)
-        )
-        embeddings = tuple(e.astype(jnp.result_type(float)) for e in drawn)
-        return HATState(
-            params,
-            embeddings,
-            optimiser.init((params, embeddings)),
-            tuple(map(jnp.zeros, options.hidden)),
-            jnp.zeros((options.tasks, num_classes)),
-            jnp.zeros((), jnp.int32),
-            jnp.zeros((), jnp.int32),
-        )
-
     def task_of(state: HATState) -> Array:
         return jnp.minimum(state.ended, options.tasks - 1)
 
@@ -216,44 +253,16 @@ def _hat(options: Options, numbers: Numbers) -> Learner:
 
         return jnp.max(lax.map(under, (state.embeddings, state.rows)), axis=0)
 
-    def scale_at(state: HATState, update: int) -> Array:
-        done = state.learned.astype(state.rows.dtype) * options.updates + update
-        progress = jnp.minimum(done / last_update, 1.0) if last_update else jnp.ones(())
-        return least_scale + (numbers.largest_scale - least_scale) * progress
-
-    def updated(state: HATState, rows: tuple[Array, Array, Array], update: int) -> HATState:
-        task, scale = task_of(state), scale_at(state, update)
-
-        def loss(trained: tuple[Any, OfLayers]) -> Array:
-            params, embeddings = trained
-            masks = attention(embeddings, task, scale)
-            attended = numbers.coefficient * newly_used(masks, state.used)
-            return task_loss(params, masks, rows, state.rows[task]) + attended
-
-        trained = state.params, state.embeddings
-        of_params, of_embeddings = jax.grad(loss)(trained)
-        before = jnp.arange(options.tasks)[:, None] < state.ended
-        met_before = jnp.any(before & (state.rows > 0), axis=0)
-        gradient = (
-            protected(of_params, state.used, met_before),
-            tuple(
-                compensated(g, e, scale, numbers.largest_scale)
-                for g, e in zip(of_embeddings, state.embeddings, strict=True)
-            ),
-        )
-        (params, embeddings), moments = follow(optimiser, trained, state.optimiser, gradient)
-        limited = tuple(jnp.clip(e, -LARGEST, LARGEST) for e in embeddings)
-        return state._replace(params=params, embeddings=limited, optimiser=moments)
-
     def step(
         state: HATState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
     ) -> tuple[HATState, StepInfo]:
         del X_next
         X, weight = rows_of(X_t, weight_t, state.rows.dtype)
-        rows = X, jnp.asarray(Y_t, X.dtype), weight
-        new = state._replace(rows=state.rows.at[task_of(state)].add(weight @ rows[1]))
+        rows, task = (X, jnp.asarray(Y_t, X.dtype), weight), task_of(state)
+        new = state._replace(rows=state.rows.at[task].add(weight @ rows[1]))
         for update in range(options.updates):
-            new = updated(new, rows, update)
+            scale = scale_at(options, numbers.largest_scale, state.learned, update)
+            new = updated(new, rows, task, scale, numbers)
         new = new._replace(learned=state.learned + 1)
         healthy = is_sound((new.params, new.embeddings))
         info = StepInfo(scores(state, X), healthy)
@@ -262,19 +271,17 @@ def _hat(options: Options, numbers: Numbers) -> Learner:
 
     def consolidate(state: HATState) -> HATState:
         masks = attention(state.embeddings, task_of(state), numbers.largest_scale)
-        new = state._replace(
-            used=tuple(map(jnp.maximum, state.used, masks)),
-            learned=jnp.zeros_like(state.learned),
-            ended=state.ended + 1,
-        )
+        used = tuple(map(jnp.maximum, state.used, masks))
+        none = jnp.zeros_like(state.learned)
+        new = state._replace(used=used, learned=none, ended=state.ended + 1)
         return unless_unhealthy(state.learned > 0, new, state)
 
     return plain_learner(
-        init,
+        partial(begun, options),
         step,
         scores,
         consolidate=consolidate,
         loss=brier_loss,
         description=describe("hat", **numbers._asdict(), **options._asdict()),
-        sizes=lambda state: head.sizes(state.params),
+        sizes=lambda state: MLPHead(options.hidden).sizes(state.params),
     )
