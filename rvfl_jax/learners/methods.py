@@ -9,6 +9,9 @@ Family = Literal[
     "forward ridge",
     "replay",
     "regularisation",
+    "projection",
+    "closed form",
+    "isolation",
 ]
 
 
@@ -19,7 +22,8 @@ class Method(NamedTuple):
         title: as its authors write it.
         family: of ideas.
         memory: numbers in its state but for some vectors, by s features, m classes, N random
-            features, P parameters of a network, r rows kept.
+            features, P parameters of a network, h nodes of each of its hidden layers, r rows
+            kept, K tasks.
         source: where it was published.
         boundaries: "none" if it is never told where a task ends, "given" if it must be.
         passes: over the rows of a batch, by default.
@@ -133,6 +137,23 @@ METHODS: dict[str, Method] = {
     ),
     "lwf": Method(
         "LwF", "regularisation", "2 P", "Li & Hoiem 2016", boundaries="given", exact=False
+    ),
+    "owm": Method(
+        "OWM",
+        "projection",
+        "P + (s + 1)^2 + (h + 1)^2",
+        "Zeng et al. 2019",
+        boundaries="given",
+        exact=False,
+    ),
+    "crnet1": Method("CRNet-I", "closed form", "N (s + 2 m)", "Li & Zeng 2023", exact=False),
+    "hat": Method(
+        "HAT",
+        "isolation",
+        "P + (K + 1) h + K m",
+        "Serra et al. 2018",
+        boundaries="given",
+        exact=False,
     ),
 }
 

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 from importlib import import_module
 
 import jax
@@ -61,6 +62,14 @@ CASES = {
         (0.05, 0.2),
     ),
     "lwf": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
+    "owm": ({"hidden": (6,), "task_batches": 4}, "alpha", (0.5, 2.0)),
+    "crnet1": ({"num_nodes": NODES, "weight_scale": 0.3}, "penalty", (1.0, 10.0)),
+    # Of few nodes the usual coefficient soon masks all.
+    "hat": (
+        {"hidden": (6,), "tasks": 2, "task_batches": 4, "coefficient": 0.01},
+        "learning_rate",
+        (0.05, 0.2),
+    ),
 }
 # One of each kind; the others with the slow tests.
 QUICK = ("ncm", "lda", "ranpac", "acil", "derpp", "ewc")
@@ -269,10 +278,9 @@ def test_the_table_tells_the_size_of_the_state(name):
     state = learner.init(KEY, s, m)
     numbers = sum(np.size(leaf) for leaf in leaves_of(state))
     P = (s + 1) * 6 + (6 + 1) * m
-    told = METHODS[name].memory.replace(" (", "*(").replace("^", "**")
-    for pair in ("s m", "2 N", "2 m", "2 P", "3 P", "4 P"):
-        told = told.replace(pair, pair.replace(" ", "*"))
-    told = eval(told, {"s": s, "m": m, "N": N, "P": P, "r": 12})
+    # Two factors stand side by side.
+    told = re.sub(r"(?<=[\w)]) (?=[\w(])", "*", METHODS[name].memory).replace("^", "**")
+    told = eval(told, {"s": s, "m": m, "N": N, "P": P, "h": 6, "r": 12, "K": 2})
     assert 0 <= numbers - told <= N + m + 3
 
 
