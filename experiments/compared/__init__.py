@@ -1,0 +1,1 @@
+"""The compared methods: tuned alike, and held against other codes."""
