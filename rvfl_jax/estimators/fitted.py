@@ -20,6 +20,8 @@ from rvfl_jax.streams.label_map import LabelMap
 
 # Longer batches are learned in parts where that makes no difference, so that memory stays small.
 MOST_ROWS = 4096
+# Numbers among the features of a program, 128 MB in double precision.
+MOST_FEATURES = 2**24
 
 
 @in_brief
@@ -117,7 +119,7 @@ class Fitted(NamedTuple):
         """Rows of the largest program, so that their features fit into memory."""
         layers = self.shape[0]
         nodes = np.shape(self.weights.first if self.on_sums else self.weights)[-1]
-        fits = max(1, int(2**23 // (layers * (nodes + 1))))
+        fits = max(1, int(MOST_FEATURES // (layers * (nodes + 1))))
         return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
 
     def classes(self) -> tuple[np.ndarray, np.ndarray]:

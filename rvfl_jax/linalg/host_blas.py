@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +27,8 @@ Strips = tuple[np.ndarray, ...]
 
 # Rows of a strip: many enough for the rate of BLAS, few enough to waste little of the diagonal.
 STRIP_ROWS = 256
+# Columns of a solution that are worth a part of their own.
+COLUMNS = 24
 # Multiplications from which another thread pays.
 WORTH_A_THREAD = 3 * 10**7
 
@@ -115,13 +117,12 @@ def ridge_solution(strips: Strips, ridge: Any, B: np.ndarray) -> np.ndarray:
     # Zeros, as of classes not met yet, solve themselves.
     used = B.any(axis=(0, 1))
     solved = np.zeros_like(B)
-    for layer, (one, right) in enumerate(zip(ridges, B[..., used], strict=True)):
-        with np.errstate(all="ignore"):
-            factor = _factor([strip[layer] for strip in strips], float(one))
-            if factor is None:
-                solved[layer] = np.nan
-            else:
-                solved[layer][:, used] = _solve(factor, right)
+    for layer, one in enumerate(ridges):
+        factor = _factor([strip[layer] for strip in strips], float(one))
+        if factor is None:
+            solved[layer] = np.nan
+        else:
+            solved[layer][:, used] = _solve(factor, B[layer][:, used])
     return solved
 
 
@@ -141,7 +142,8 @@ def _factor(strips: list[np.ndarray], ridge: float) -> Factor | None:
     inverses: list[np.ndarray] = []
     with _shared(cuts[-1] ** 3 // 3) as each:
         for j, (a, b) in enumerate(pairwise(cuts)):
-            tile = strips[j][:, a:] - left[j] @ left[j].T
+            with np.errstate(all="ignore"):
+                tile = strips[j][:, a:] - left[j] @ left[j].T
             tile[np.diag_indices(b - a)] += ridge
             inverse = _inverse_factor(tile)
             if inverse is None:
@@ -149,8 +151,9 @@ def _factor(strips: list[np.ndarray], ridge: float) -> Factor | None:
             inverses.append(inverse)
 
             def fill(i: int, a: int = a, b: int = b, j: int = j) -> None:
-                rest = strips[i][:, a:b] - left[i][:, :a] @ left[j].T
-                np.matmul(rest, inverses[j].T, out=left[i][:, a:b])
+                with np.errstate(all="ignore"):
+                    rest = strips[i][:, a:b] - left[i][:, :a] @ left[j].T
+                    np.matmul(rest, inverses[j].T, out=left[i][:, a:b])
 
             # Whatever a thread raised is raised here.
             for _ in each(fill, range(j + 1, len(strips))):
@@ -169,6 +172,13 @@ def _inverse_factor(tile: np.ndarray) -> np.ndarray | None:
 
 def _solve(factor: Factor, B: np.ndarray) -> np.ndarray:
     """(R R^T)^-1 B for B (d, m)."""
+    parts = np.array_split(B, max(1, B.shape[1] // COLUMNS), axis=1)
+    with _shared(2 * B.shape[0] * B.size if len(parts) > 1 else 0) as each:
+        return np.concatenate([*each(partial(_solve_columns, factor), parts)], axis=1)
+
+
+@np.errstate(all="ignore")
+def _solve_columns(factor: Factor, B: np.ndarray) -> np.ndarray:
     X = np.array(B)
     for inverse, left in factor:
         a, b = left.shape[1], left.shape[1] + len(left)

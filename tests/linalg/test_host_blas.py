@@ -25,6 +25,7 @@ LAYERS, ROWS = 2, 40
 def narrow_strips(request, monkeypatch):
     """Strips of 16 rows, added up by one thread or by three."""
     monkeypatch.setattr(host_blas, "STRIP_ROWS", 16)
+    monkeypatch.setattr(host_blas, "COLUMNS", 2)
     if request.param == "threads":
         monkeypatch.setattr(host_blas, "WORTH_A_THREAD", 0)
         monkeypatch.setattr(host_blas, "_threads", lambda: 3)
@@ -83,7 +84,7 @@ def test_nothing_given_is_written_to(narrow_strips):
 def test_products_and_solutions(width, narrow_strips):
     G = dense(drawn(width))
     strips, ridge = strips_of(G), np.array([0.5, 2.0])
-    B = np.random.default_rng(2).standard_normal((LAYERS, width, 3))
+    B = np.random.default_rng(2).standard_normal((LAYERS, width, 5))
     close(times(strips, B), G @ B)
     want = np.linalg.solve(G + ridge[:, None, None] * np.eye(width), B)
     np.testing.assert_allclose(ridge_solution(strips, ridge, B), want, rtol=0, atol=1e-10)
