@@ -76,6 +76,7 @@ class HostSums(NamedTuple):
     def merge(self, other: "HostSums", columns: np.ndarray) -> "HostSums":
         """Of the rows of both, with column c of the other in place `columns[c]` of these."""
         moment, counts = np.array(self.moment), np.array(self.counts)
-        np.add.at(moment, (..., columns), other.moment)
-        np.add.at(counts, (..., columns), other.counts)
+        places: Any = (..., columns)
+        np.add.at(moment, places, other.moment)
+        np.add.at(counts, places, other.counts)
         return HostSums(plus(self.half, other.half), moment, counts)
