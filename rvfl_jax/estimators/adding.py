@@ -1,17 +1,17 @@
 """How an estimator on sums learns rows and is asked: functions from one `Fitted` to the next.
 
-None of them changes what it is given. All go through the programs of `additive` and `following`.
+None of them changes what it is given. All go through the programs of `additive` or `hosted`, and of
+`following`.
 """
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rvfl_jax.core.checks import NumericalError
-from rvfl_jax.estimators import additive, following
+from rvfl_jax.estimators import additive, following, hosted
 from rvfl_jax.estimators.calibration import joined_guesses
 from rvfl_jax.estimators.compiled import Design, Fading, PaddedRows, fading_of
 from rvfl_jax.estimators.fitted import Fitted
@@ -27,9 +27,8 @@ from rvfl_jax.estimators.learned import (
 )
 from rvfl_jax.estimators.padding import padded, rows_for
 from rvfl_jax.estimators.readouts import Solved
+from rvfl_jax.learners.edrvfl.host_sums import HostSums
 from rvfl_jax.learners.edrvfl.network import ACTIVATIONS
-from rvfl_jax.learners.edrvfl.sums import Sums
-from rvfl_jax.linalg.block_factor import WIDE
 from rvfl_jax.linalg.precision import precision_scope
 
 REMEDY = 'a larger ridge, precision="double", or features on a smaller scale'
@@ -83,17 +82,18 @@ def learned_of(fitted: Fitted) -> Learned:
 
 def begun(setting: Setting, seed: Any, num_features: int, num_outputs: int) -> Learned:
     """Of no rows."""
-    weights, sums, gain = additive.begin(
-        setting.design,
-        setting.numbers,
-        seed,
-        num_features=num_features,
-        num_outputs=num_outputs,
-    )
+    weights, gain = additive.begin(setting.design, setting.numbers, seed, num_features=num_features)
+    layers, nodes = len(gain), np.shape(weights.first)[1]
+    sums = hosted.no_sums((layers, nodes + num_features, num_outputs))
     standing = None
     if setting.kind is not None:
         standing = additive.no_standing(np.shape(sums.moment))
     return Learned(weights, sums, standing, np.asarray(gain))
+
+
+def programs_of(sums: Any) -> ModuleType:
+    """What adds to such sums and solves them: BLAS on the host, or programs of JAX."""
+    return hosted if isinstance(sums, HostSums) else additive
 
 
 def raise_unless(healthy: Any, what: str) -> None:
@@ -204,7 +204,7 @@ def settled(setting: Setting, fitted: Fitted, fading: Any = None) -> Fitted:
     with precision_scope("double"):
         for here in _parts(len(batch.X), fitted.rows_at_once):
             rows, size = _padded(batch, fresh, here)
-            sums, made, finite = additive.absorb(
+            sums, made, finite = programs_of(sums).absorb(
                 setting.design,
                 learned.weights,
                 sums,
@@ -250,7 +250,7 @@ def without(setting: Setting, fitted: Fitted, batch: Batch) -> Fitted:
     with precision_scope("double"):
         for here in _parts(len(batch.X), fitted.rows_at_once):
             rows, _ = _padded(batch, batch.weight, here)
-            sums = additive.take_out(setting.design, learned.weights, sums, rows)
+            sums = programs_of(sums).take_out(setting.design, learned.weights, sums, rows)
     return fitted._replace(learned=changed(learned, sums, learned.rows - len(batch.X)))
 
 
@@ -262,20 +262,21 @@ def errors_left(setting: Setting, fitted: Fitted, before: Fitted) -> np.ndarray 
     theta; that sums are none of rows then shows when a readout is asked for.
     """
     learned = learned_of(fitted)
+    programs = programs_of(learned.sums)
     with precision_scope("double"):
         if learned.shape[1] <= CHECKED_WIDTH:
-            theta, inverse, sound = additive.conclude(learned.sums, setting.ridge)
-            errors, _ = additive.squared_errors(learned.sums, theta, inverse, setting.ridge)
+            theta, inverse, sound = programs.conclude(learned.sums, setting.ridge)
+            errors, _ = programs.squared_errors(learned.sums, theta, inverse, setting.ridge)
             return np.asarray(errors) if bool(sound) else None
         standing = learned_of(before).standing
         theta = np.zeros(learned.shape) if standing is None else standing.theta
-        squares = np.diagonal(np.asarray(learned.sums.gram), axis1=1, axis2=2)
+        squares = np.asarray(learned.sums.squares)
         if (squares < -1e-9 * (1.0 + np.abs(squares).max())).any():
             return None
-        return np.asarray(additive.errors_at(learned.sums, theta))
+        return np.asarray(programs.errors_at(learned.sums, theta))
 
 
-def changed(learned: Learned, sums: Sums, rows: int) -> Learned:
+def changed(learned: Learned, sums: Any, rows: int) -> Learned:
     """With sums that rows went in or out of otherwise than by learning them one after another."""
     standing = learned.standing
     if standing is not None:
@@ -291,13 +292,6 @@ def solved(setting: Setting, fitted: Fitted, kind: str) -> Solved:
     """
     learned = learned_of(fitted)
     assert not learned.waiting
-    by_blocks = jax.default_backend() == "cpu" and learned.shape[1] >= WIDE
-    if kind == "ridge" and learned.announced is None and by_blocks:
-        with precision_scope("double"):
-            factor = additive.factorised(learned.sums.gram, setting.ridge)
-            found, sound = additive.substituted(factor, learned.sums.moment)
-        raise_unless(sound, "readout: a factorisation failed")
-        return found
     announced = None
     if learned.announced is not None:
         X = learned.announced
@@ -305,7 +299,7 @@ def solved(setting: Setting, fitted: Fitted, kind: str) -> Solved:
         rows = PaddedRows(padded(X, size), padded(np.ones(len(X)), size))
         announced = rows, setting.numbers["k"]
     with precision_scope("double"):
-        found, sound = additive.solve(
+        found, sound = programs_of(learned.sums).solve(
             *(setting.design, learned.weights, learned.sums, setting.ridge),
             *(fitted.counts, setting.shrinkage, announced),
             kind=kind,
@@ -380,7 +374,7 @@ def followed_anew(setting: Setting, fitted: Fitted) -> Following:
     """The ridge readout of the sums, with all that it takes to follow it from now on."""
     learned = learned_of(fitted)
     with precision_scope("double"):
-        theta, inverse, sound = additive.conclude(learned.sums, setting.ridge)
+        theta, inverse, sound = programs_of(learned.sums).conclude(learned.sums, setting.ridge)
         raise_unless(sound, "readout: a factorisation failed")
         P = following.inverse_of(inverse)
     empty = following.begun(learned.shape)
@@ -390,8 +384,9 @@ def followed_anew(setting: Setting, fitted: Fitted) -> Following:
 def is_near(setting: Setting, fitted: Fitted, at: Following) -> bool:
     """Whether a readout that was followed up to the sums solves them still."""
     with precision_scope("double"):
-        system = learned_of(fitted).sums.finish(setting.ridge)
-        return bool(np.all(additive.relative_residual(system, jnp.asarray(at.theta)) < DRIFTED))
+        sums = learned_of(fitted).sums
+        residual = programs_of(sums).relative_residual(sums, setting.ridge, at.theta)
+        return bool(np.all(np.asarray(residual) < DRIFTED))
 
 
 def _padded(

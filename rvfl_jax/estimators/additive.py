@@ -23,21 +23,18 @@ from rvfl_jax.estimators.compiled import (
 )
 from rvfl_jax.estimators.learned import Standing, Weights, weights_of
 from rvfl_jax.estimators.readouts import Readout, Solved, balance, solved_from, together
-from rvfl_jax.learners.edrvfl.sums import Sums, System, weighted_rows
-from rvfl_jax.linalg.block_factor import BlockFactor, block_factor, block_solve
+from rvfl_jax.learners.edrvfl.sums import Sums, weighted_rows
 from rvfl_jax.linalg.products import gram, is_finite, matmul
 from rvfl_jax.linalg.spd import cho_solve, lower_inverse
 
 
-@partial(jax.jit, static_argnames=("design", "num_features", "num_outputs"))
+@partial(jax.jit, static_argnames=("design", "num_features"))
 def begin(
-    design: Design, numbers: dict[str, Any], seed: Any, *, num_features: int, num_outputs: int
-) -> tuple[Weights, Sums, Array]:
-    """Random weights, the sums of no rows, and (L,) the largest sum of weights of a node."""
-    W = design.learner(numbers).init(jax.random.key(seed), num_features, num_outputs).W
-    shape = (len(W), W.shape[1], num_outputs)
-    gain = jnp.max(jnp.sum(jnp.abs(W), axis=1), axis=1)
-    return weights_of(W), Sums.zero(shape, jnp.float64), gain
+    design: Design, numbers: dict[str, Any], seed: Any, *, num_features: int
+) -> tuple[Weights, Array]:
+    """Random weights, and (L,) the largest sum of absolute weights of a node."""
+    W = design.learner(numbers).init(jax.random.key(seed), num_features, 1).W
+    return weights_of(W), jnp.max(jnp.sum(jnp.abs(W), axis=1), axis=1)
 
 
 @partial(jax.jit, static_argnames=("design", "kind"))
@@ -67,11 +64,10 @@ def absorb(
         The sums, the sums over guesses, and whether all numbers are finite.
     """
     D = layers_of(weights, rows.X, design)
-    guesses = None if kind is None else _guessed(design, D, standing, rows, options, kind)
+    guesses = None if kind is None else guessed(design, D, standing, rows, options, kind)
     worth, past = fading
     sums = sums.plus(*weighted_rows(D, targets_of(rows, sums.moment), worth), past)
-    squares = jnp.diagonal(sums.gram, axis1=1, axis2=2)
-    finite = is_finite(squares) & is_finite(sums.moment) & is_finite(sums.counts)
+    finite = is_finite(sums.squares) & is_finite(sums.moment) & is_finite(sums.counts)
     return sums, guesses, finite
 
 
@@ -85,10 +81,10 @@ def guess(
     kind: str,
 ) -> Guesses:
     """The sums over guesses of rows that are added later."""
-    return _guessed(design, layers_of(weights, rows.X, design), standing, rows, options, kind)
+    return guessed(design, layers_of(weights, rows.X, design), standing, rows, options, kind)
 
 
-def _guessed(
+def guessed(
     design: Design,
     D: Array,
     standing: Any,
@@ -96,6 +92,7 @@ def _guessed(
     options: dict[str, Any],
     kind: str,
 ) -> Guesses:
+    """The sums over guesses of rows with features D (L, b, d); for programs to call."""
     solved, counts = Solved(standing.theta, standing.offset), standing.counts
     plain = matmul(D, solved.theta)
 
@@ -152,24 +149,6 @@ def solve(
         A = A + strengths[:, None, None] * jax.vmap(gram)(D)
     solved = solved_from(A, B, counts, kind, shrinkage)
     return solved, is_finite(solved.theta)
-
-
-@jax.jit
-def factorised(gram: Array, ridge: Any) -> BlockFactor:
-    """The factor of A = lambda I + D^T D (L, d, d), by blocks."""
-    ridges = jnp.broadcast_to(jnp.asarray(ridge, gram.dtype), (len(gram),))
-    eye = jnp.eye(gram.shape[-1], dtype=gram.dtype)
-    return jax.lax.map(lambda one: block_factor(one[0] + one[1] * eye), (gram, ridges))
-
-
-@jax.jit
-def substituted(factor: BlockFactor, moment: Array) -> tuple[Solved, Array]:
-    """The ridge readout by a factor, and whether it could be had.
-
-    Apart from the factor, which need not be compiled anew where classes are more.
-    """
-    theta = jax.lax.map(lambda one: block_solve(*one), (factor, moment))
-    return Solved(theta, jnp.zeros_like(theta[:, 0])), is_finite(theta)
 
 
 @jax.jit
@@ -239,10 +218,11 @@ def finished(solved: Solved, counts: Any, class_balance: Any, kind: str) -> Read
 
 
 @jax.jit
-def relative_residual(system: System, theta: Array) -> Array:
+def relative_residual(sums: Sums, ridge: Any, theta: Array) -> Array:
     """(L,) ||A theta - B|| / ||B||."""
-    gap = matmul(system.A, theta) - system.B
-    size = jnp.sqrt(jnp.sum(system.B**2, axis=(1, 2)))
+    A, B = sums.finish(ridge)
+    gap = matmul(A, theta) - B
+    size = jnp.sqrt(jnp.sum(B**2, axis=(1, 2)))
     return jnp.sqrt(jnp.sum(gap**2, axis=(1, 2))) / jnp.where(size > 0, size, 1.0)
 
 

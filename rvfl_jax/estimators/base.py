@@ -14,7 +14,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rvfl_jax.core.checks import NumericalError, differences, one_of, plain_array, real_numbers
-from rvfl_jax.estimators import adding, additive, compiled
+from rvfl_jax.estimators import adding, compiled
 from rvfl_jax.estimators.adding import REMEDY, raise_unless
 from rvfl_jax.estimators.calibration import joined_guesses
 from rvfl_jax.estimators.compiled import Design, PaddedRows, fading_of
@@ -378,7 +378,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             # What cannot be solved is refused now.
             return self._solved("ridge")
         with precision_scope(self.precision):
-            theta, inverse, sound = additive.conclude(fitted.learned.sums, setting.ridge)
+            sums = fitted.learned.sums
+            theta, inverse, sound = adding.programs_of(sums).conclude(sums, setting.ridge)
         raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
         fitted = fitted._replace(counts=counts, guesses=guesses)
         self._become(adding.with_standing(setting, fitted, theta))

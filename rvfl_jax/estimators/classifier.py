@@ -328,7 +328,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
         def compute() -> tuple[Any, Any]:
             with precision_scope(self.precision):
-                theta, inverse, sound = additive.conclude(fitted.learned.sums, ridge)
+                sums = fitted.learned.sums
+                theta, inverse, sound = adding.programs_of(sums).conclude(sums, ridge)
             raise_unless(bool(sound), "predict_std: a factorisation failed")
             return theta, inverse
 
@@ -340,7 +341,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _variance_of_sums(self, fitted: Fitted, solved: tuple[Any, Any], ridge: Any) -> np.ndarray:
         with precision_scope(self.precision):
-            found = additive.squared_errors(fitted.learned.sums, *solved, ridge)
+            sums = fitted.learned.sums
+            found = adding.programs_of(sums).squared_errors(sums, *solved, ridge)
         return self._variance_by(fitted.counts, *found)
 
     def _variance(self, fitted: Fitted, ridge: Any) -> np.ndarray:

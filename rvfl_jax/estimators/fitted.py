@@ -11,14 +11,17 @@ import numpy as np
 
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.estimators.calibration import Guesses, grown_guesses
-from rvfl_jax.estimators.learned import Batch, Learned, joined, state_of, sums_with
+from rvfl_jax.estimators.learned import Batch, Learned, joined, programmed, state_of, sums_with
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.learners.edrvfl.algebra import grown_state
+from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import LabelMap
 
 # Longer batches are learned in parts where that makes no difference, so that memory stays small.
 MOST_ROWS = 4096
+# Numbers among the features of a program, 128 MB in double precision.
+MOST_FEATURES = 2**24
 
 
 @in_brief
@@ -69,7 +72,7 @@ class Fitted(NamedTuple):
         """The state of the learner; one on sums is made for whoever asks, at O(d^3)."""
         if not self.on_sums:
             return self.learned
-        sums = self.learned.sums
+        sums = programmed(self.learned.sums)
         if self.learned.waiting:
             waiting = joined(self.learned.waiting)
             sums = sums_with(sums, waiting, self.learned, self.began_with)
@@ -101,7 +104,10 @@ class Fitted(NamedTuple):
             return np.asarray(self.learned.sketch.trace)
         layers, width, _ = self.shape
         ridges = np.broadcast_to(np.asarray(self.began_with["ridge"], float), (layers,))
-        return np.trace(np.asarray(self.learned.sums.gram), axis1=1, axis2=2) + width * ridges
+        with precision_scope("double"):
+            squares = np.asarray(self.learned.sums.squares)
+        found: np.ndarray = squares.sum(axis=1) + width * ridges
+        return found
 
     @property
     def capacity(self) -> int:
@@ -113,7 +119,7 @@ class Fitted(NamedTuple):
         """Rows of the largest program, so that their features fit into memory."""
         layers = self.shape[0]
         nodes = np.shape(self.weights.first if self.on_sums else self.weights)[-1]
-        fits = max(1, int(2**23 // (layers * (nodes + 1))))
+        fits = max(1, int(MOST_FEATURES // (layers * (nodes + 1))))
         return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
 
     def classes(self) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from rvfl_jax.core.types import Name
 from rvfl_jax.core.words import in_brief
+from rvfl_jax.learners.edrvfl.host_sums import HostSums
 from rvfl_jax.learners.edrvfl.network import activation_name, resolve_activation
 from rvfl_jax.learners.edrvfl.residual import Sketch
 from rvfl_jax.learners.edrvfl.state import EdRVFLState
@@ -74,7 +75,7 @@ class Learned(NamedTuple):
 
     Attributes:
         weights: of the random layers.
-        sums: in float64, without lambda and without the rows that wait.
+        sums: in float64, of the host or of JAX, without lambda and without the rows that wait.
         waiting: batches in the order that they came in.
         guessed: leading rows of these that were guessed already.
         standing: None for a regressor, which guesses nothing.
@@ -85,7 +86,7 @@ class Learned(NamedTuple):
     """
 
     weights: Weights
-    sums: Sums
+    sums: Sums | HostSums
     standing: Standing | None
     gain: np.ndarray
     waiting: tuple[Batch, ...] = ()
@@ -115,7 +116,9 @@ class Learned(NamedTuple):
     def grown(self, capacity: int) -> "Learned":
         """With room for so many classes; the sums of a class never met are zero."""
         extra = capacity - self.shape[2]
-        sums = Sums(self.sums.gram, wider(self.sums.moment, extra), wider(self.sums.counts, extra))
+        sums = self.sums._replace(
+            moment=wider(self.sums.moment, extra), counts=wider(self.sums.counts, extra)
+        )
         standing = self.standing
         if standing is not None:
             theta, offset, counts = (wider(leaf, extra) for leaf in standing[:3])
@@ -170,6 +173,11 @@ def largest_feature(gain: np.ndarray, X: np.ndarray) -> float:
     for factor in gain:
         bound = max(bound, float(factor) * bound)
     return bound
+
+
+def programmed(sums: Sums | HostSums) -> Sums:
+    """The sums as programs of JAX take them."""
+    return sums.for_programs() if isinstance(sums, HostSums) else sums
 
 
 def state_of(learned: Learned, sums: Sums, began_with: Any) -> EdRVFLState:

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from rvfl_jax.core.checks import differences
-from rvfl_jax.estimators import adding, additive, compiled
+from rvfl_jax.estimators import adding, compiled
 from rvfl_jax.estimators.adding import raise_unless
 from rvfl_jax.estimators.calibration import merged_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
@@ -107,7 +107,7 @@ def _learned_by_both(model: Any, ours: Fitted, theirs: Fitted, places: np.ndarra
     mine, other = ours.learned, theirs.learned
     with precision_scope(model.precision):
         if ours.on_sums:
-            sums = additive.together_with(mine.sums, other.sums, places)
+            sums = adding.programs_of(mine.sums).together_with(mine.sums, other.sums, places)
             both = mine._replace(batches=mine.batches + other.batches)
             return adding.changed(both, sums, mine.rows + other.rows)
         ridge = model._design()[1]["ridge"]

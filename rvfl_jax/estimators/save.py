@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from rvfl_jax.estimators import additive, compiled
+from rvfl_jax.estimators import additive, compiled, hosted
 from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.calibration import no_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.compiled import LINKS
 from rvfl_jax.estimators.fitted import Fitted, fitted_of
-from rvfl_jax.estimators.learned import Batch, Learned, weights_of
+from rvfl_jax.estimators.learned import Batch, Learned, programmed, weights_of
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import as_it_stands
 from rvfl_jax.files.checkpoint import Checkpoint, load_checkpoint_file, restore, save_checkpoint
 from rvfl_jax.learners.edrvfl.strength import FORM, AdaptiveK, adaptive_k, is_of_old
+from rvfl_jax.learners.edrvfl.sums import Sums
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import LabelMap
 
@@ -93,7 +95,9 @@ def save_model(
     tree: dict[str, Any] = {"pending": fitted.pending}
     if fitted.on_sums:
         learned = fitted.learned.on_host()
-        kept = learned.weights, learned.sums, learned.standing, learned.gain, learned.announced
+        # Files are of one form, whatever keeps the sums.
+        sums = programmed(learned.sums)
+        kept = learned.weights, sums, learned.standing, learned.gain, learned.announced
         known = KnownSums(*kept, fitted.counts, fitted.guesses)
         tree["waiting"] = learned.waiting[0] if learned.waiting else None
         plain |= {name: getattr(learned, name) for name in COUNTED}
@@ -150,6 +154,7 @@ def _as_sums(model: Any, fitted: Fitted) -> Learned:
         if setting.kind is not None:
             standing = additive.no_standing(np.shape(state.theta))._replace(rows=-1)
         gain = np.abs(W).sum(axis=1).max(axis=1)
+        sums = hosted.placed(sums)
         rows, batches = fitted.num_rows, int(state.num_learned)
         return Learned(weights_of(W), sums, standing, gain, rows=rows, batches=batches)
 
@@ -191,7 +196,7 @@ def _learned(plain: dict[str, Any], tree: dict[str, Any]) -> Any:
         standing = standing._replace(rows=int(standing.rows))
     waiting = () if tree["waiting"] is None else (tree["waiting"],)
     counted = {name: plain[name] for name in COUNTED}
-    weights, sums, gain = known.weights, known.sums, known.gain
+    weights, sums, gain = known.weights, hosted.placed(known.sums), known.gain
     return Learned(*(weights, sums, standing, gain), waiting, announced=known.announced, **counted)
 
 
@@ -268,11 +273,11 @@ def _expected_sums(model: Any, described: dict[str, Any], checkpoint: Checkpoint
     setting = model._setting(described["plain"].get("_guessed_by"))
     design, numbers = setting.design, setting.numbers
     with precision_scope(model.precision):
-        weights, sums, gain = jax.eval_shape(
-            lambda: additive.begin(
-                design, numbers, np.int32(0), num_features=width, num_outputs=capacity
-            )
+        weights, gain = jax.eval_shape(
+            lambda: additive.begin(design, numbers, np.int32(0), num_features=width)
         )
+        shape = (len(gain), weights.first.shape[1] + width, capacity)
+        sums = jax.eval_shape(lambda: Sums.zero(shape, jnp.float64))
     standing = None if setting.kind is None else additive.no_standing(sums.moment.shape)
     announced = checkpoint.arrays.get("['known'].announced")
     if announced is not None:

@@ -130,10 +130,9 @@ def test_merge_and_unlearn_add_and_subtract():
     in_batches(b, X[320:], Y[320:], (50,) * 6 + (20,))
     in_batches(both, X, Y, (64,) * 10)
     merged = merge(a, b)
-    gram, moment = merged._settled().learned.sums[:2]
-    want = both._settled().learned.sums
-    assert_close(gram, want.gram, 1e-13)
-    assert_close(moment, want.moment, 1e-13)
+    found, want = merged._settled().learned.sums, both._settled().learned.sums
+    assert_close(found.gram, want.gram, 1e-13)
+    assert_close(found.moment, want.moment, 1e-13)
     assert_close(merged.decision_function(X), both.decision_function(X), 1e-9)
     merged.unlearn(X[320:], Y[320:])
     assert_close(merged._settled().learned.sums.gram, a._settled().learned.sums.gram, 1e-12)
@@ -147,7 +146,7 @@ def test_merge_and_unlearn_add_and_subtract():
 def test_wide_models_refuse_rows_that_were_never_learned(monkeypatch):
     """Without a factorisation."""
     monkeypatch.setattr(adding, "CHECKED_WIDTH", 100)
-    monkeypatch.setattr(adding.additive, "conclude", None)
+    monkeypatch.setattr(adding.hosted, "conclude", None)
     model = EdRVFLClassifier(**WIDE).partial_fit(X, Y)
     before = model.decision_function(X)
     with pytest.raises(ValueError, match="positive definite"):
@@ -213,6 +212,7 @@ def square_arrays(model):
 
 
 def test_wide_models_keep_one_square_array(monkeypatch):
+    """The Gram, in one strip at this width."""
     monkeypatch.setattr("rvfl_jax.estimators.base.MOST_KEPT", 1000)
     monkeypatch.setattr("rvfl_jax.estimators.classifier.MOST_KEPT", 1000)
     for start in (False, True):
@@ -323,8 +323,8 @@ def test_regressors_add_up_too():
     assert_close(model.predict(X), want, 1e-9)
 
 
-def test_wide_readouts_are_solved_by_blocks():
-    model = EdRVFLClassifier(1, 1300, ridge=0.5, random_state=0)
+def test_wide_readouts_are_solved_by_strips():
+    model = EdRVFLClassifier(1, 600, ridge=0.5, random_state=0)
     model.fit(X, Y)
     found = adding.solved(model._own_setting(), model._fitted, "ridge")
     assert_close(found.theta[0], dense(model, 640), 1e-9)

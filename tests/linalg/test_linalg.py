@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-import rvfl_jax.linalg.block_factor as block_factor_module
-from rvfl_jax.linalg.block_factor import block_factor, block_solve
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.linalg.products import is_finite, plus_outer_square, symmetrise
 from rvfl_jax.linalg.spd import cho_solve, cholesky, spd_inverse
@@ -130,19 +128,3 @@ def test_outer_squares_are_added_and_taken_out_in_one_pass(width):
         again = plus_outer_square(added, jnp.asarray(S), 1.0, -1.0)
     np.testing.assert_allclose(added, 0.5 * A + S @ S.T, rtol=0, atol=1e-11)
     np.testing.assert_allclose(again, 0.5 * A, rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize("width", [30, 300, 600])
-def test_factors_by_blocks_solve(width, monkeypatch):
-    monkeypatch.setattr(block_factor_module, "BLOCK", 64)
-    rng = np.random.default_rng(0)
-    D = rng.standard_normal((2 * width, width))
-    A, B = D.T @ D + np.eye(width), rng.standard_normal((width, 3))
-    with jax.enable_x64(True):
-        # Only the lower half is read.
-        factor = block_factor(jnp.asarray(np.tril(A)))
-        found = block_solve(factor, jnp.asarray(B))
-        lost = block_solve(block_factor(jnp.asarray(A - 2 * A[0, 0] * np.eye(width))), B)
-    assert len(factor) <= 12
-    np.testing.assert_allclose(found, np.linalg.solve(A, B), rtol=0, atol=1e-12)
-    assert not np.isfinite(np.asarray(lost)).all()

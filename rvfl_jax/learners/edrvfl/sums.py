@@ -62,6 +62,11 @@ class Sums(NamedTuple):
     moment: Array
     counts: Array
 
+    @property
+    def squares(self) -> Array:
+        """(L, d) of the features, the diagonal of the Gram."""
+        return jnp.diagonal(self.gram, axis1=1, axis2=2)
+
     @classmethod
     def zero(cls, shape: tuple[int, ...], dtype: Any) -> "Sums":
         """Of no rows, for readouts of that shape (L, d, m)."""
@@ -158,7 +163,7 @@ class Sums(NamedTuple):
 
         With A theta = B:  ||Y||^2 - theta^T B - lambda ||theta||^2.
         """
-        shrunk = _ridges(ridge, self.gram)[..., 0] * jnp.sum(theta**2, axis=1)
+        shrunk = _ridges(ridge, self.moment)[..., 0] * jnp.sum(theta**2, axis=1)
         return self.counts - (jnp.sum(theta * self.moment, axis=1) + shrunk)
 
 
@@ -199,9 +204,13 @@ def weighted_rows(D: Array, Y: Array, weight: Array) -> tuple[Array, Array]:
         Y: (..., n, m).
         weight: (n,), at least 0.
     """
-    used = (weight > 0)[:, None]
-    root = jnp.sqrt(jnp.where(weight > 0, weight, 0.0)).astype(D.dtype)[:, None]
-    return jnp.where(used, root * D, 0.0), jnp.where(used, root * Y.astype(D.dtype), 0.0)
+    return scaled_rows(D, weight), scaled_rows(Y.astype(D.dtype), weight)
+
+
+def scaled_rows(Z: Array, weight: Array) -> Array:
+    """Z (..., n, p), row by row scaled as by `weighted_rows`."""
+    root = jnp.sqrt(jnp.where(weight > 0, weight, 0.0)).astype(Z.dtype)[:, None]
+    return jnp.where((weight > 0)[:, None], root * Z, 0.0)
 
 
 def system_of(state: Any) -> System:

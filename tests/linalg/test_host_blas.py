@@ -1,0 +1,145 @@
+"""Sums of Grams in strips on the host, against NumPy's dense products and solves."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from rvfl_jax.linalg import host_blas
+from rvfl_jax.linalg.host_blas import (
+    diagonal,
+    plus,
+    plus_gram,
+    ridge_solution,
+    strips_of,
+    times,
+    whole,
+    zero_strips,
+)
+from tests import tolerances
+
+LAYERS, ROWS = 2, 40
+
+
+@pytest.fixture(params=["one thread", "threads"])
+def narrow_strips(request, monkeypatch):
+    """Strips of 16 rows, added up by one thread or by three."""
+    monkeypatch.setattr(host_blas, "STRIP_ROWS", 16)
+    monkeypatch.setattr(host_blas, "COLUMNS", 2)
+    if request.param == "threads":
+        monkeypatch.setattr(host_blas, "WORTH_A_THREAD", 0)
+        monkeypatch.setattr(host_blas, "_threads", lambda: 3)
+
+
+def drawn(width, seed=0):
+    return np.random.default_rng(seed).standard_normal((LAYERS, ROWS, width))
+
+
+def dense(D):
+    return D.swapaxes(1, 2) @ D
+
+
+def close(found, want):
+    scale = np.abs(want).max()
+    np.testing.assert_allclose(found, want, rtol=0, atol=tolerances.REORDERED * scale)
+
+
+@pytest.mark.parametrize("width", [1, 7, 16, 50, 129])
+def test_grams_are_added_faded_and_taken_out(width, narrow_strips):
+    D, more = drawn(width), drawn(width, 1)
+    G = dense(D)
+    strips = plus_gram(zero_strips(LAYERS, width), D)
+    assert len(strips) == max(1, round(width / 16))
+    assert sum(strip.size for strip in strips) <= LAYERS * width * (width + 17)
+    close(whole(strips), G)
+    close(diagonal(strips), np.diagonal(G, axis1=1, axis2=2))
+    close(whole(strips_of(G)), G)
+    faded = plus_gram(strips, more, past=0.5)
+    close(whole(faded), 0.5 * G + dense(more))
+    close(whole(plus_gram(plus_gram(strips, more), more, factor=-1.0)), G)
+    of_layers = np.array([2.0, 3.0])
+    close(
+        whole(plus_gram(strips, more, factor=of_layers)),
+        G + of_layers[:, None, None] * dense(more),
+    )
+    close(whole(plus(strips, plus_gram(zero_strips(LAYERS, width), more))), G + dense(more))
+
+
+def test_nothing_given_is_written_to(narrow_strips):
+    strips = plus_gram(zero_strips(LAYERS, 50), drawn(50))
+    kept = [strip.copy() for strip in strips]
+    for strip in strips:
+        strip.flags.writeable = False
+    D, B = drawn(50, 1), drawn(50, 2).swapaxes(1, 2)
+    D.flags.writeable = B.flags.writeable = False
+    plus_gram(strips, D, past=0.9)
+    plus(strips, strips)
+    ridge_solution(strips, 1.0, B)
+    times(strips, B)
+    for strip, before in zip(strips, kept, strict=True):
+        np.testing.assert_array_equal(strip, before)
+
+
+@pytest.mark.parametrize("width", [1, 16, 50, 129])
+def test_products_and_solutions(width, narrow_strips):
+    G = dense(drawn(width))
+    strips, ridge = strips_of(G), np.array([0.5, 2.0])
+    B = np.random.default_rng(2).standard_normal((LAYERS, width, 5))
+    close(times(strips, B), G @ B)
+    want = np.linalg.solve(G + ridge[:, None, None] * np.eye(width), B)
+    np.testing.assert_allclose(ridge_solution(strips, ridge, B), want, rtol=0, atol=1e-10)
+    B[:, :, 1] = 0.0
+    one = np.linalg.solve(G + 0.5 * np.eye(width), B)
+    np.testing.assert_allclose(ridge_solution(strips, 0.5, B), one, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("at", [3, 45], ids=["first strip", "last strip"])
+@pytest.mark.parametrize("value", [-1e3, np.nan, np.inf])
+def test_what_is_not_positive_definite_has_no_solution(at, value, narrow_strips):
+    G = dense(drawn(50))
+    G[1, at, at] = value
+    B = np.ones((LAYERS, 50, 2))
+    found = ridge_solution(strips_of(G), 1.0, B)
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1]).all()
+
+
+def test_overflow_gives_infinities_and_no_warning(narrow_strips):
+    found = plus_gram(zero_strips(LAYERS, 50), 1e200 * drawn(50))
+    assert np.isinf(diagonal(found)).all()
+    assert np.isnan(ridge_solution(found, 1.0, np.ones((LAYERS, 50, 1)))).all()
+
+
+def test_what_a_thread_raises_is_raised(monkeypatch):
+    monkeypatch.setattr(host_blas, "WORTH_A_THREAD", 0)
+    monkeypatch.setattr(host_blas, "_threads", lambda: 2)
+    monkeypatch.setattr(host_blas, "STRIP_ROWS", 16)
+    strips = strips_of(dense(drawn(50)))
+    with pytest.raises(ValueError, match="broadcast"):
+        plus_gram(strips, drawn(50)[:, :, :49])
+    before = threading.active_count()
+    plus_gram(strips, drawn(50))
+    assert threading.active_count() == before
+
+
+def test_threads_are_those_that_blas_leaves(monkeypatch):
+    def threads(cores, blas):
+        monkeypatch.setattr(host_blas.os, "sched_getaffinity", lambda _: range(cores), False)
+        monkeypatch.setattr(
+            host_blas,
+            "threadpool_info",
+            lambda: [
+                {"user_api": "blas", "num_threads": blas},
+                {"user_api": "openmp", "num_threads": 64},
+            ],
+        )
+        host_blas._threads.cache_clear()
+        return host_blas._threads()
+
+    try:
+        assert threads(8, 1) == 8
+        assert threads(8, 8) == 1
+        assert threads(8, 2) == 4
+        assert threads(2, 4) == 1
+    finally:
+        host_blas._threads.cache_clear()
