@@ -361,17 +361,34 @@ def on_the_way(record: Record) -> float:
     return 100 * float(incremental_accuracy(R, [1] * len(R)).mean())
 
 
-def rows_of(config: Config, file: ResultsFile) -> Iterator[list[str]]:
-    """A line for each peer of each method, of the seeds that both have."""
+def pairs_of(config: Config, file: ResultsFile) -> Iterator[tuple[str, str, list[Any]]]:
+    """Each method and peer, with the records of the seeds that both have."""
     for name, method in methods_of(config).items():
         for peer in method.peers:
             pairs = [
                 [file.records.get(f"{name} | {side} | seed {seed}") for side in (OURS, peer)]
                 for seed in range(config.seeds)
             ]
-            both = [pair for pair in pairs if None not in pair]
-            if both:
-                yield [name, peer, *_cells(both)]
+            yield name, peer, [pair for pair in pairs if None not in pair]
+
+
+def rows_of(config: Config, file: ResultsFile) -> Iterator[list[str]]:
+    """A line for each peer of each method that was measured."""
+    for name, peer, pairs in pairs_of(config, file):
+        if pairs:
+            yield [name, peer, *_cells(pairs)]
+
+
+def missing_from(config: Config, file: ResultsFile) -> str:
+    """What was not measured, in words; nothing where all was."""
+    parts = [
+        f"{name} beside {peer}: {len(pairs)} of {config.seeds} seeds"
+        for name, peer, pairs in pairs_of(config, file)
+        if len(pairs) < config.seeds
+    ]
+    return (
+        "\nNot measured yet, the same command goes on: " + "; ".join(parts) + ".\n" if parts else ""
+    )
 
 
 def _cells(pairs: list[Any]) -> list[str]:
@@ -415,7 +432,8 @@ with compilation and evaluation.
 def tabulate(config: Config, file: ResultsFile, folder: Path) -> None:
     """table.csv and table.md."""
     before = BEFORE.format(batch=config.batch, nodes=config.hidden[0])
-    write_table(folder, HEADINGS, rows_of(config, file), before=before, after=AFTER)
+    after = AFTER + missing_from(config, file)
+    write_table(folder, HEADINGS, rows_of(config, file), before=before, after=after)
 
 
 def main(

@@ -140,6 +140,9 @@ def test_the_bar_is_two_points_of_the_mean(tmp_path, apart, verdict):
     assert cells["within 2 points"] == verdict
     assert cells["difference, points"] == f"{100 * apart:.2f} ± 1.41"
     assert cells["seeds"] == "2"
+    missing = oracles.missing_from(oracles.Config(seeds=3, memories=(200,)), file)
+    assert "ER, 200 rows beside Mammoth, Er: 2 of 3 seeds" in missing
+    assert "DER++, 200 rows beside Mammoth, Derpp: 0 of 3 seeds" in missing
 
 
 def test_the_table_kept_is_that_of_the_results_kept(tmp_path):
