@@ -183,14 +183,21 @@ def test_rows_of_another_size_are_named(digits):
         encoder.fit(jax.random.key(0), digits.X_train)
 
 
-@pytest.mark.parametrize("make", FROZEN.values(), ids=FROZEN.keys())
-@pytest.mark.parametrize("fit_on", ["first_batch", "first_task", "training_inputs"])
+@pytest.mark.parametrize(
+    ("make", "fit_on"),
+    [
+        (sparse, "first_batch"),
+        (sparse, "first_task"),
+        pytest.param(sparse, "training_inputs", marks=pytest.mark.slow),
+        (patches, "training_inputs"),
+    ],
+)
 def test_frozen_encoders_pass_the_leak_guard(make, fit_on, stream, digits):
     encoded = encoders.encode_stream(make(), stream, key=jax.random.key(0), fit_on=fit_on)
     encoders.leak_guard(_predictor(encoded), digits.X_test)
 
 
-@pytest.mark.parametrize("make", FROZEN.values(), ids=FROZEN.keys())
+@pytest.mark.parametrize("make", [sparse, pytest.param(patches, marks=pytest.mark.slow)])
 def test_refitted_encoders_fail_the_leak_guard(make, stream, digits):
     with pytest.warns(encoders.LeakWarning, match="fits the encoder on test rows"):
         encoded = encoders.encode_stream(

@@ -9,8 +9,8 @@ import pytest
 
 import rvfl_jax
 from rvfl_jax.streams.reader import Feed, Reader
-from tests.files.test_checkpoint import same
 from tests.streams import blobs, ragged_stream
+from tests.trees import same
 
 KEY = jax.random.key(0)
 
