@@ -221,7 +221,7 @@ def test_the_fraction_has_every_pair_of_options():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "rows", "num_layers", "reuse_k", "cold_start", "solver"),
-    fraction_of_algorithms(),
+    [*fraction_of_algorithms()],
 )
 def test_every_estimator_is_algorithm_2(estimator, rows, num_layers, reuse_k, cold_start, solver):
     """With 400 rows batches are longer than the 15 features, the wide form of eq. (29)."""
