@@ -322,6 +322,7 @@ def test_regressors_add_up_too():
     assert_close(model.predict(X), want, 1e-9)
 
 
+@pytest.mark.slow
 def test_wide_readouts_are_solved_by_blocks():
     model = EdRVFLClassifier(1, 1300, ridge=0.5, random_state=0)
     model.fit(X, Y)

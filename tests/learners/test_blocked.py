@@ -79,7 +79,12 @@ def run(learner, stream=None, **options):
 
 # Every strength with both cold starts, and with both ways to look: scores that follow batch by
 # batch, and the readout made for each of a few looks.
-QUICK = {("k", "exact"), ("printed", "paper"), ("reused", "exact"), ("random_diagonal", "paper")}
+QUICK = {
+    ("printed", "exact"),
+    ("printed", "paper"),
+    ("reused", "exact"),
+    ("random_diagonal", "paper"),
+}
 LOOKS = [
     pytest.param(
         name,
@@ -156,6 +161,7 @@ def _columns(stream):
     return [labels.index(label) for label in blobs(40)[1]]
 
 
+@pytest.mark.slow
 def test_it_begins_from_what_somebody_knows():
     """theta_0, and a state that has learned and announced before."""
     stream = small_batches()
@@ -172,7 +178,7 @@ def test_it_begins_from_what_somebody_knows():
     check_same_run(*runs)
 
 
-@pytest.mark.parametrize("name", ["k", "printed"])
+@pytest.mark.parametrize("name", [pytest.param("k", marks=pytest.mark.slow), "printed"])
 def test_a_batch_that_cannot_be_learned_leaves_no_trace(name):
     """The middle one of a block is not finite: all else is what single steps make of it."""
     stream = small_batches()
