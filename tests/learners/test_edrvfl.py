@@ -393,7 +393,7 @@ def nothing(key, shape, dtype):
     return jnp.zeros(shape, dtype)
 
 
-@pytest.mark.parametrize("solver", EVERY_SOLVER)
+@pytest.mark.parametrize("solver", [*SOLVERS, pytest.param("square_root", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("k", [1.0, rvfl_jax.adaptive_k(sigma=0.1)], ids=["forward", "bayes"])
 def test_padding_that_holds_nan_changes_no_bit(stream, k, solver):
     padding = (stream.weight == 0)[..., None]
@@ -801,6 +801,7 @@ def test_a_k_that_cannot_be_estimated_is_flagged_and_forgotten(stream, solver, r
     assert all(healthy[4:])
 
 
+@pytest.mark.slow
 def test_lists_are_taken_as_one_number_a_layer(stream):
     for k in ([0.5, 2.0], rvfl_jax.adaptive_k([0.5, 2.0], (0.1, 0.2))):
         learner = rvfl_jax.edrvfl(num_layers=2, num_nodes=9, ridge=[0.1, 1.0], k=k)

@@ -65,7 +65,7 @@ CASES = {
     "lwf": ({"hidden": (6,)}, "learning_rate", (0.05, 0.2)),
 }
 # One of each kind; the others with the slow tests.
-QUICK = ("ncm", "lda", "ranpac", "acil", "derpp", "ewc")
+QUICK = ("ncm", "lda", "ranpac", "derpp", "ewc")
 EVERY = pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES],

@@ -265,7 +265,11 @@ def test_lookahead_is_announced_to_the_last_step(stream):
         )
 
 
-@pytest.mark.parametrize("k", [1.0, rvfl_jax.adaptive_k(sigma=0.1)], ids=["forward", "bayes"])
+@pytest.mark.parametrize(
+    "k",
+    [pytest.param(1.0, marks=pytest.mark.slow), rvfl_jax.adaptive_k(sigma=0.1)],
+    ids=["forward", "bayes"],
+)
 def test_going_on_from_a_state_equals_one_run(stream, k):
     """Two streams in a row, the second announced to the end of the first."""
     first, second = (
