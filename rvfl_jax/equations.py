@@ -85,10 +85,8 @@ def initial_rate(ridge: float, width: int) -> Array:
 
 def recursive_objective(
     theta: Array,
-    theta_t: Array,
-    eta_t: Array,
-    D_t: Array,
-    Y_t: Array,
+    learned: tuple[Array, Array],
+    batch: tuple[Array, Array],
     D_next: Array,
     k_t: Array | float,
     k_next: Array | float,
@@ -96,8 +94,20 @@ def recursive_objective(
 ) -> Array:
     """Eq. (26), which theta_{t+1} minimises; eq. (17) where k_t = k_{t+1} = k; eq. (25) in short.
 
-    eta_t^-1 = eta_0^-1 + sum_{j<t} D_j^T D_j + k_t D_t^T D_t holds all that was learned before.
+    Args:
+        theta: at which it is evaluated.
+        learned: (theta_t, eta_t) of all batches before, eta_t^-1 = eta_0^-1 + sum_{j<t} D_j^T D_j
+            + k_t D_t^T D_t.
+        batch: (D_t, Y_t).
+        D_next: D_{t+1}.
+        k_t: strength of D_t in eta_t.
+        k_next: k_{t+1}, strength of D_{t+1}.
+        theta_0: where learning began.
+
+    Returns:
+        A scalar.
     """
+    (theta_t, eta_t), (D_t, Y_t) = learned, batch
     step = theta - theta_t
     return (
         0.5 * jnp.trace(step.T @ jnp.linalg.inv(eta_t) @ step)

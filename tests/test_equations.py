@@ -89,12 +89,12 @@ def test_updates_minimise_their_objectives():
         eta_t = equations.announced(eta_dagger, D_t, k_t)
         eta = equations.announced(equations.absorbed(eta_dagger, D_t), D_next, k_next)
         theta = equations.theta_adaptive(theta_t, eta, D_t, Y_t, D_next, k_t, k_next)
-        slope = slope_at(theta, theta_t, eta_t, D_t, Y_t, D_next, k_t, k_next)
+        slope = slope_at(theta, (theta_t, eta_t), (D_t, Y_t), D_next, k_t, k_next)
         assert jnp.abs(slope).max() < 1e-10
     eta_t = equations.announced(eta_dagger, D_t, 0.6)
     eta = equations.announced(equations.absorbed(eta_dagger, D_t), D_next, 0.6)
     theta = equations.theta_with_prior(theta_t, eta, D_t, Y_t, D_next, 0.6, theta_0)
-    slope = slope_at(theta, theta_t, eta_t, D_t, Y_t, D_next, 0.6, 0.6, theta_0)
+    slope = slope_at(theta, (theta_t, eta_t), (D_t, Y_t), D_next, 0.6, 0.6, theta_0)
     assert jnp.abs(slope).max() < 1e-10
     for solution in (equations.offline_primal, equations.offline_dual):
         theta = solution(D_t, Y_t, LAMBDA)

@@ -16,13 +16,8 @@ from rvfl_jax.sweeps.options import SweepOptions
 from tests.streams import ragged_stream
 
 MOST_PARAMETERS, MOST_LINES = 8, 60
-# Tables of options, and an equation with nine symbols.
-TABLES = {
-    "edrvfl",
-    "EdRVFLClassifier.__init__",
-    "EdRVFLRegressor.__init__",
-    "equations.recursive_objective",
-}
+# Tables of options.
+TABLES = {"edrvfl", "EdRVFLClassifier.__init__", "EdRVFLRegressor.__init__"}
 # Each with what its options are made of, and how often the function itself names a parameter.
 BY_KEYWORD = [
     (rvfl_jax.run_stream, RunOptions, 2),

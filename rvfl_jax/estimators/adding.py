@@ -1,4 +1,4 @@
-"""How an estimator on sums learns rows and is asked: functions from one `Fitted` to the next.
+"""How an estimator on sums learns and is read: functions from one `Fitted` to the next.
 
 None of them changes what it is given. All go through the programs of `additive` or `hosted`, and of
 `following`.
@@ -81,7 +81,7 @@ def learned_of(fitted: Fitted) -> Learned:
 
 
 def begun(setting: Setting, seed: Any, num_features: int, num_outputs: int) -> Learned:
-    """Of no rows."""
+    """What is learned of no rows."""
     weights, gain = additive.begin(setting.design, setting.numbers, seed, num_features=num_features)
     layers, nodes = len(gain), np.shape(weights.first)[1]
     sums = hosted.no_sums((layers, nodes + num_features, num_outputs))
@@ -97,7 +97,7 @@ def programs_of(sums: Any) -> ModuleType:
 
 
 def raise_unless(healthy: Any, what: str) -> None:
-    """NumericalError with a remedy where something went wrong."""
+    """Raise NumericalError with a remedy unless all went well."""
     if not bool(healthy):
         raise NumericalError(f"{what}. Remedy: {REMEDY}.")
 
@@ -105,14 +105,17 @@ def raise_unless(healthy: Any, what: str) -> None:
 def with_rows(
     setting: Setting, fitted: Fitted, batch: Batch, X_next: Any, asked: Asked
 ) -> tuple[Fitted, Asked]:
-    """With a batch learned, which may wait to be added to the sums, and what helps to answer then.
+    """Learn a batch, whose rows may wait to be added to the sums.
 
     Args:
         setting: see `Setting`.
         fitted: what is known.
         batch: the rows.
         X_next: (n, s) inputs that come next, for a forward term; or None.
-        asked: what helped to answer.
+        asked: what helped to compute the last readout.
+
+    Returns:
+        What is then known, and what then helps to compute a readout.
 
     Raises:
         NumericalError: if a feature overflowed, or a readout that is due could not be solved.
@@ -185,7 +188,7 @@ def _is_tame(design: Design, learned: Learned, batch: Batch) -> bool:
 
 
 def settled(setting: Setting, fitted: Fitted, fading: Any = None) -> Fitted:
-    """With all rows among the sums.
+    """Add the rows that wait to the sums.
 
     Args:
         setting: see `Setting`.
@@ -223,7 +226,7 @@ def settled(setting: Setting, fitted: Fitted, fading: Any = None) -> Fitted:
 
 
 def guesses_of(setting: Setting, fitted: Fitted) -> Any:
-    """The guesses, with those of rows that wait."""
+    """The guesses, including those of rows that wait."""
     learned, guesses = learned_of(fitted), fitted.guesses
     if guesses is None or learned.guessed == learned.num_waiting:
         return guesses
@@ -243,7 +246,7 @@ def guesses_of(setting: Setting, fitted: Fitted) -> Any:
 
 
 def without(setting: Setting, fitted: Fitted, batch: Batch) -> Fitted:
-    """With rows taken out of the sums; the counts stay."""
+    """Take rows out of the sums; the counts stay."""
     fitted = settled(setting, fitted)
     learned = learned_of(fitted)
     sums = learned.sums
@@ -259,7 +262,7 @@ def errors_left(setting: Setting, fitted: Fitted, before: Fitted) -> np.ndarray 
 
     Up to a width of `CHECKED_WIDTH` they are those of the ridge readout, at a factorisation.
     Beyond it they are those of the readout that guessed last, which take a few products with
-    theta; that sums are none of rows then shows when a readout is asked for.
+    theta; sums that no rows have are then found out when the next readout is solved.
     """
     learned = learned_of(fitted)
     programs = programs_of(learned.sums)
@@ -277,7 +280,7 @@ def errors_left(setting: Setting, fitted: Fitted, before: Fitted) -> np.ndarray 
 
 
 def changed(learned: Learned, sums: Any, rows: int) -> Learned:
-    """With sums that rows went in or out of otherwise than by learning them one after another."""
+    """Replace the sums by others that did not come about by learning rows one after another."""
     standing = learned.standing
     if standing is not None:
         standing = standing._replace(rows=-1)

@@ -1,7 +1,7 @@
 """Programs of estimators on sums: add rows, guess them, solve. All in double precision.
 
-Like those of `compiled`, they donate nothing: what a model knows must live on until all that takes
-its place is there.
+Like those of `compiled`, they donate nothing: what a model knows must live on until everything that
+replaces it is there.
 """
 
 from functools import partial

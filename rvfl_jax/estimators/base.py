@@ -46,9 +46,9 @@ _PROGRAM_OPTIONS = (
 
 
 class Cache:
-    """What follows from one learned state, computed when it is first asked for.
+    """Results that follow from one learned state, each computed when it is first needed.
 
-    Two threads that ask at once both compute it; the next state has a cache of its own.
+    Two threads that need one at the same time both compute it. The next state has its own cache.
     """
 
     def __init__(self, asked: Asked = NEVER) -> None:
@@ -59,20 +59,20 @@ class Cache:
 
     @property
     def asked_by_now(self) -> Asked:
-        """What helps to answer in the next state."""
+        """What helps to answer in the next state, too."""
         found: Asked = self._held.get("asked", self.asked)
         return found
 
     def note(self, asked: Asked) -> None:
-        """What helped to answer."""
+        """Keep what helped to answer."""
         self._held["asked"] = asked
 
     def held(self, key: Any) -> Any:
-        """The value of that key, or None where nobody has asked for it."""
+        """The value of that key, or None if it was not computed yet."""
         return self._held.get(key)
 
     def get(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """The value of that key."""
+        """The value of that key, computed if it was not yet."""
         if key not in self._held:
             self._held[key] = compute()
         return self._held[key]
@@ -81,8 +81,8 @@ class Cache:
 class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     """Parameters and the learning of batches; see `EdRVFLClassifier` and `EdRVFLRegressor`.
 
-    Public methods that learn are `all_or_nothing`, those that read are `of_one_moment`; so nothing
-    that an attribute refers to may be changed in place.
+    Public methods that learn are `all_or_nothing`, and those that read are `of_one_moment`, which
+    is why nothing that an attribute refers to may be changed in place.
     """
 
     _fitted: Fitted
@@ -184,12 +184,12 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     @property
     def num_rows_seen_(self) -> int:
-        """PaddedRows given so far."""
+        """Number of rows given so far."""
         return self._fitted.num_rows
 
     @property
     def mean_(self) -> np.ndarray:
-        """(s,) what features are standardised with, for `scale="first"`."""
+        """(s,) mean that is subtracted from features, for `scale="first"`."""
         return self._scaling("mean_").mean
 
     @property
@@ -564,7 +564,7 @@ def _on_host(leaf: Any) -> Any:
 
 
 def row_weights(sample_weight: Any, count: int) -> np.ndarray:
-    """(count,) finite weights of at least 0; ones for None, and a number for all rows alike.
+    """(count,) finite weights of at least 0; ones for None, and one number applies to all rows.
 
     Raises:
         ValueError: on anything else.
@@ -588,7 +588,7 @@ def row_weights(sample_weight: Any, count: int) -> np.ndarray:
 
 
 def refuse_unless(sound: bool) -> None:
-    """ValueError on rows that were never learned."""
+    """Raise ValueError on rows that were never learned."""
     if not sound:
         raise ValueError(
             "unlearn: expected rows that were learned, with the weights they had; what"

@@ -1,7 +1,7 @@
-"""Probabilities that mean something, from guesses made before the labels were known.
+"""Calibrated probabilities, from guesses made before the labels were known.
 
 Least squares on one-hot targets estimates class probabilities themselves, so that a softmax of the
-scores z is almost flat however it is sharpened. Here
+scores z is almost flat, however it is sharpened. Here
 
     p_c  proportional to  exp(a link(z_c)),    link(z) = log(z + 0.02),  z >= 0,
                                                          log 0.02 + z / 0.02,  z < 0,
@@ -10,11 +10,11 @@ that is to the scores' own power a, the inverse temperature; discriminants, whic
 already, go through as they are. a is where the mean confidence of guesses equals their accuracy.
 
 The guesses cost no held-out rows: each batch is guessed before it is learned. Where classes come
-one after another such guesses meet young classes against grown ones, and are worse than the
-learned readout will be. So each guess counts as the square of the rows that its class then had, and
-is scored twice: as the readout stands, and as if every class had been met equally often. Which
-of the two tells of the readout in the end depends on how even the counts have become: classes that
-came one by one end even, a long tail stays one.
+one after another, such guesses set young classes against grown ones, and are worse than those of
+the final readout. So each guess is weighted by the square of the rows that its class then had, and
+is scored twice: as the readout stands, and as if every class had been seen equally often. Which of
+the two describes the final readout depends on how even the counts have become: those of classes
+that came one by one end even, those of a long tail do not.
 """
 
 from typing import Any, NamedTuple
@@ -121,9 +121,9 @@ def tally(
 
     Args:
         guesses: so far.
-        z: (2, n, m) scores of the ensemble, both ways; very small where a class was not met.
+        z: (2, n, m) scores of the ensemble, both ways; very small where a class was not seen.
         columns: (n,) true classes.
-        weight: (n,) of each guess; 0 for padding and classes not met before.
+        weight: (n,) of each guess; 0 for padding and classes not seen before.
         number: (n,) rows that each stands for.
         link: "log" or "identity".
     """
@@ -147,7 +147,7 @@ def tally(
 
 
 def evenness(counts: Any) -> float:
-    """exp(entropy) of the counts by the number of classes met: 1 where all are alike."""
+    """exp(entropy) of the counts by the number of classes seen: 1 where all are alike."""
     counts = np.asarray(counts, float)
     share = counts[counts > 0] / counts.sum()
     return float(np.exp(-np.sum(share * np.log(share))) / len(share))
@@ -156,8 +156,8 @@ def evenness(counts: Any) -> float:
 def inverse_temperature(guesses: Guesses, counts: Any, link: str) -> float:
     """The power a at which mean confidence equals accuracy, classes in their proportions.
 
-    One guess at chance level is added, and few guesses are believed by half, so that lucky ones
-    do not end in certainty; without guesses a is 1.
+    One guess at chance level is added, and a is drawn towards 1 while guesses are few, so that a
+    few lucky ones do not end in certainty; without guesses a is 1.
     """
     counts = np.asarray(counts, float)
     confidence, hits, weight, rows = (np.asarray(leaf, float) for leaf in guesses)

@@ -56,59 +56,62 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     Random hidden layers are drawn once; each has a linear readout that is at every moment the
     ridge solution on all rows so far, exactly, in one pass and without keeping a row. `fit` on
-    all rows and any number of `partial_fit` on parts of them give one readout (k = 0, or any
-    constant k once nothing is announced). Inputs should be of one scale: as behind a
-    `StandardScaler`, or with `scale="first"`.
+    all rows and any number of `partial_fit` calls on parts of them give the same readout (k = 0,
+    or any constant k once nothing is announced). Inputs should be of one scale: put a
+    `StandardScaler` before the model, or use `scale="first"`.
 
-    What is kept is sums, D^T D and D^T Y, in double precision with the exact cold start and a
-    constant k; a readout is solved when it is asked for, once, and followed by low rank where it
-    is asked for after every few rows. Rows of small calls wait until they are worth a product;
-    whoever asks gets the readout of all rows. -kF-Bayes, the paper's cold start, the square-root
-    solver and single precision keep the state of `edrvfl` and update it at every call.
+    In double precision, with the exact cold start and a constant k, the model keeps sums, D^T D
+    and D^T Y. A readout is solved for when it is first needed, and updated by low rank where it is
+    needed again after a few more rows. Rows of small calls wait until there are enough for an
+    efficient matrix product; every answer takes them into account. -kF-Bayes, the paper's cold
+    start, the square-root solver and single precision keep the state of `edrvfl` and update it at
+    every call.
 
-    A method that learns does so wholly or not at all: whatever it raises, an interrupt included,
-    the model is what it was. One thread may learn while others predict; each answer is that of
-    one whole model.
+    Learning is atomic: whatever a method raises, an interrupt included, leaves the model as it
+    was. One thread may learn while others predict; each answer comes from one consistent model.
 
     Args:
         num_layers: L, sub-learners.
         num_nodes: N, hidden nodes of each.
         ridge: lambda > 0, a scalar or (L,).
         k: forward strength: 0 is -R, 1 is -F, any constant -kF, `adaptive_k(...)` -kF-Bayes. It
-            draws the readout towards the inputs announced as `X_next`, until those are learned.
+            penalises scores on the inputs announced as `X_next`, until those are learned.
         activation: of the hidden nodes; see `edrvfl`.
         intercept: whether inputs get a constant column; the paper's network has none.
-        scale: "none" takes features as they are; "first" standardises them for good with the mean
-            and the deviation of the rows that come first, all those of `fit` or of the first
-            batch.
-        readout: how the learned state is asked; may be changed at any time. "ridge" is the
-            paper's, "discriminant" Fisher's linear discriminant, "nearest_mean" the nearest
-            class mean; see `rvfl_jax.estimators.readouts`.
+        scale: "none" takes features as they are; "first" standardises them with the mean and the
+            standard deviation of the first rows, those of `fit` or of the first batch, and keeps
+            to these.
+        readout: which classifier is built from what was learned; may be changed at any time.
+            "ridge" is the paper's, "discriminant" Fisher's linear discriminant, "nearest_mean"
+            the nearest class mean; see `rvfl_jax.estimators.readouts`.
         class_balance: a >= 0; "ridge" scales scores of class c by n_c^-a, and "discriminant"
-            takes n_c^(1 - a) as its prior. 0.5 to 1 where rare classes matter as much as others.
+            takes n_c^(1 - a) as its prior. Use 0.5 to 1 where rare classes matter as much as
+            frequent ones.
         shrinkage: 0 to 1, of the covariance of "discriminant".
         class_weight: None, a dict of label to weight (1 where missing), or for `fit`
             "balanced", n / (classes n_c), which later calls then keep to.
-        forgetting: what a row is worth after one more row was learned, 1 for ever. Below 1 each
-            call of `partial_fit` solves, at O(d^3); lambda I is never forgotten, so that the
-            readout stays bounded, and rows whose inputs are all 0 let nothing be forgotten.
-        lookahead: "hold" announces each batch to the one before it, which is held back until
-            then (predictions know the held batch all the same); "none" announces only
-            `X_next`. With a constant k nothing need be held, as predictions see no such term.
+        forgetting: decay factor per row: the weight of every row is multiplied by it for each row
+            learned later; 1 forgets nothing. Below 1 each call of `partial_fit` solves, at
+            O(d^3). lambda I never decays, so that the readout stays bounded, and a row whose
+            inputs are all 0 makes nothing decay.
+        lookahead: "hold" learns each batch only when the next one comes, with the inputs of that
+            one as its `X_next`; predictions take the waiting batch into account. "none" uses only
+            the `X_next` that is given. With a constant k no batch need wait, since predictions
+            have no forward term then.
         cold_start, weight_init, weight_scale, ensemble: see `edrvfl`.
-        solver: see `edrvfl`. It is of no account where sums are kept, see below, which
-            "square_root" declines.
-        precision: "double" or "single", whatever the global setting.
-        random_state: of the hidden weights.
+        solver: see `edrvfl`. Has no effect where sums are kept, as described above; with
+            "square_root" they never are.
+        precision: "double" or "single", whatever JAX's global setting.
+        random_state: seed or generator of the hidden weights.
 
     Attributes:
-        classes_: labels met or declared, in ascending order where they have one, else in order
-            of appearance. Labels declared but never met have probability 0.
-        class_count_: weight of the rows learned of each.
+        classes_: labels seen or declared, in ascending order where they can be sorted, else in
+            order of appearance. Labels declared but never seen have probability 0.
+        class_count_: total weight of the rows learned of each class.
         inverse_temperature_: the power that `predict_proba` raises scores to.
         mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
-        num_rows_seen_: rows given so far.
+        num_rows_seen_: number of rows given so far.
 
     Source: the learners are those of Wang et al. (2025); see `rvfl_jax.edrvfl`.
     """
@@ -160,16 +163,16 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> None:
-        """Learn these rows and nothing else.
+        """Learn these rows, and forget everything learned before.
 
         The readout is the ridge solution on all rows, whatever their order. Probabilities are
-        calibrated by leave-one-out guesses, which have a closed form. Where the result depends
+        calibrated on leave-one-out predictions, which have a closed form. Where the result depends
         on batches (`readout` other than "ridge", -kF-Bayes as printed, the paper's cold start,
-        forgetting) rows are learned in batches, and calibrated as by `partial_fit`.
+        forgetting), rows are learned batch by batch, and calibrated as by `partial_fit`.
 
         Args:
             X: (n, s) finite numbers; arrays, or pandas or polars frames.
-            y: (n,) labels of any hashable kind.
+            y: (n,) labels of any hashable type.
             sample_weight: (n,) at least 0; a row of weight 2 counts as two rows.
 
         Returns:
@@ -198,10 +201,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         Args:
             X: (b, s), any number of rows.
             y: (b,) labels.
-            classes: labels to expect, which then are among `classes_`. There is no need to
-                declare any, and others may come all the same.
-            X_next: (b', s) unlabelled inputs of the batch that comes next, for k other than 0; a
-                warning says where they are given in vain.
+            classes: labels to expect, which are then among `classes_`. There is no need to
+                declare any, and others may still come.
+            X_next: (b', s) unlabelled inputs of the batch that comes next, for k other than 0;
+                for k = 0 they are ignored with a warning.
             sample_weight: (b,) at least 0.
 
         Returns:
@@ -235,10 +238,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     @of_one_moment
     def predict(self, X: Any) -> np.ndarray:
-        """(n,) the most probable label met, in the labels' own kind.
+        """(n,) the most probable of the labels seen, of the type they were given in.
 
         Raises:
-            ValueError: on unusable input, as by all that follow.
+            ValueError: on unusable input, as in all methods below.
             NumericalError: naming the first row whose answer is not finite.
         """
         classes, columns = self._classes()
@@ -249,10 +252,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         """(n, classes) calibrated probabilities, in the order of `classes_`.
 
         Scores are estimates of probabilities already; they are raised to a power that makes the
-        mean confidence of guesses their accuracy. Guesses are made on each batch before it is
-        learned (or by leave-one-out in `fit`), so that no rows are held out. They are made by
-        the readout in force while learning; after a change of `readout` the power is 1, and
-        after one of `class_balance` that of the scores before.
+        mean confidence of past predictions equal their accuracy. Those predictions are made on
+        each batch before it is learned (or by leave-one-out in `fit`), so that no rows are held
+        out. They come from the readout in force while learning; after a change of `readout` the
+        power is 1, and after a change of `class_balance` it stays what it was.
         See `rvfl_jax.estimators.calibration`.
         """
         program = self._program()
@@ -269,20 +272,19 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         """(n, classes) scores of the ensemble; for two classes (n,) the log odds of the second.
 
         For one sub-learner scores are D theta itself; for several see
-        `rvfl_jax.estimators.readouts.together`. The odds are those before they are raised to a
-        power.
+        `rvfl_jax.estimators.readouts.together`. The log odds are those before calibration.
         """
         classes, columns = self._classes()
         z = self._scores(X)[:, columns]
         if len(classes) != 2:
             return z
-        # A class declared and never met has the lowest score there is.
+        # A class declared and never seen has the lowest score there is.
         odds = linked(np.maximum(z, -LARGEST_ODDS), LINKS[self.readout], np)
         return np.clip(odds[:, 1] - odds[:, 0], -LARGEST_ODDS, LARGEST_ODDS)
 
     @of_one_moment
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of rows whose label is predicted; labels of any hashable kind."""
+        """Accuracy: the weighted share of rows whose label is predicted."""
         predicted, given = self.predict(X).tolist(), _labels("y", y)
         if len(given) != len(predicted):
             raise ValueError(f"y: expected {len(predicted)} labels, got {len(given)}")
@@ -297,16 +299,17 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
         Under the Gaussian model behind ridge regression a score has the variance
         s_c^2 (1 + D eta_dagger D^T), with s_c^2 the squared errors of class c's column on all rows
-        learned, by the rows less the degrees of freedom used, n - d + lambda tr(eta_dagger). The
-        mean over sub-learners is given, which is at least the deviation of their mean.
+        learned, divided by n - d + lambda tr(eta_dagger), the rows less the degrees of freedom
+        used. The result is the mean over sub-learners, which is at least the deviation of their
+        mean.
 
         Args:
             X: (n, s).
-            noise: whether the 1, the scatter of the targets themselves, counts.
+            noise: whether to count the 1, the scatter of the targets themselves.
 
         Returns:
-            NaN for classes declared and never met, and where the rows learned are too few to
-            tell an error.
+            NaN for classes declared and never seen, and where the rows learned are too few to
+            estimate an error.
         """
         fitted, columns = self._asked(), self._classes()[1]
         design, numbers = self._same_design()
@@ -359,10 +362,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     @all_or_nothing
     def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> None:
-        """Take rows out again, as if they had never been seen; the readout is exactly that.
+        """Remove rows, exactly: the readout becomes that of a model that never saw them.
 
-        The sums are subtracted, at half a Gram of these rows. A class of which no row is left is
-        no longer met. Guesses that calibration rests on cannot be taken back.
+        Their sums are subtracted, at half the cost of their Gram matrix. A class without remaining
+        rows counts as never seen. The past predictions that calibration rests on stay.
 
         Args:
             X: (n, s) rows that were learned.
@@ -373,12 +376,12 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             The estimator itself.
 
         Raises:
-            ValueError: on rows of a class that has fewer, or if what would be left is no sum of
-                rows (not positive definite, or with negative squared errors). A few strangers
-                among many nodes may pass unnoticed: nothing kept tells rows that were learned
-                from rows that might have been. Of readouts wider than 768 only the diagonal and
-                the errors of the last readout are looked at; the next one solved then tells, and
-                learning the same rows puts them back.
+            ValueError: on more rows of a class than were learned, or if what would remain cannot
+                be sums over rows (not positive definite, or with negative squared errors). With
+                many nodes, a few rows that were never learned may pass unnoticed, since sums do
+                not identify their rows. For readouts wider than 768 only the diagonal and the
+                errors of the last readout are checked; the next readout solved then fails, and
+                learning the same rows again puts them back.
         """
         check_is_fitted(self)
         design, _ = self._same_design()
@@ -433,14 +436,14 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     @property
     @of_one_moment
     def classes_(self) -> np.ndarray:
-        """(classes,) labels met or declared."""
+        """(classes,) labels seen or declared."""
         check_is_fitted(self)
         return self._classes()[0]
 
     @property
     @of_one_moment
     def class_count_(self) -> np.ndarray:
-        """(classes,) weight of the rows learned of each class."""
+        """(classes,) total weight of the rows learned of each class."""
         check_is_fitted(self)
         fitted = self._fitted if self._fitted.on_sums else self._settled()
         return fitted.counts[self._classes()[1]]
@@ -587,7 +590,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     def _met(self) -> Fitted:
         check_is_fitted(self)
         if not self._fitted.rows_of_class.any():
-            raise ValueError("predict: expected a class to have been met, got none so far")
+            raise ValueError("predict: expected at least one class to have been seen, got none")
         return self._fitted
 
     def _asked(self) -> Fitted:
@@ -605,7 +608,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         return Partial(program, *learned, self.inverse_temperature_)
 
     def _asking(self) -> tuple[Design, Any, Readout, np.ndarray]:
-        """Design, weights, readout and (capacity,) which classes were met."""
+        """Design, weights, readout and (capacity,) which classes were seen."""
         fitted = self._met()
         self._check_options()
         design, _ = self._same_design()
@@ -647,7 +650,7 @@ class _Given(NamedTuple):
 
 
 def _labels(name: str, y: Any) -> np.ndarray:
-    """Labels of any hashable kind, numbers among them integral."""
+    """Labels of any hashable type, numbers among them integral."""
     if isinstance(y, np.ndarray):
         y = plain_array(name, y)
     if hasattr(y, "to_numpy"):

@@ -2,10 +2,10 @@
 
 Everything that only scales (lambda, k, kappa, sigma) is an argument and everything that shapes
 the program is in `Design`, so that a grid search over lambda and k shares its programs. No state is
-donated: what a model knows must live on until all that takes its place is there.
+donated: what a model knows must live on until everything that replaces it is there.
 
 Counts and sums over guesses are kept on the host, in double precision whatever that of the model: a
-float32 stands still at 2**24.
+float32 stops counting at 2**24.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ LINKS = {"ridge": "log", "discriminant": "identity", "nearest_mean": "identity"}
 
 @dataclass(frozen=True)
 class Design:
-    """All that decides which program runs.
+    """Everything that decides which program runs.
 
     Attributes:
         options: of `edrvfl`, but for `ridge` and `k`.
@@ -54,10 +54,10 @@ class Design:
 
     @property
     def adds_up(self) -> bool:
-        """Whether sums over rows are all that has to be known, forgotten ones fading.
+        """Whether sums over rows, which fade where rows are forgotten, determine every readout.
 
-        A forward term of constant strength comes in when a readout is asked for. The factor of
-        "square_root" is for those who want no sums.
+        A forward term of constant strength is added when a readout is solved. "square_root" is
+        for those who want no sums.
         """
         options = dict(self.options)
         constant = isinstance(self.strength, str)
@@ -109,16 +109,16 @@ def begin(
 
 
 class Fading(NamedTuple):
-    """What forgetting leaves: of each row of a batch (b,) at its end, and of all before it."""
+    """Weight that forgetting leaves: of each row of a batch (b,), and of all rows before it."""
 
     of_rows: Any
     of_past: Any
 
 
 def fading_of(X: np.ndarray, weight: np.ndarray, rate: float) -> Fading:
-    """The fading of a batch whose rows are each worth `rate` after one more was learned.
+    """What is left after a batch of which every row multiplies all earlier weights by `rate`.
 
-    A row whose inputs X (b, s) are all 0 tells nothing and lets nothing be forgotten.
+    A row of weight 0, or whose inputs X (b, s) are all 0, makes nothing fade.
     """
     tells = (weight > 0) & np.any(X != 0, axis=1)
     later = tells.sum() - np.cumsum(tells)
@@ -259,7 +259,7 @@ sums_now = jax.jit(sums_of)
 
 @jax.jit
 def conclude(state: Any, sums: Sums, ridge: Any, batches: Array) -> tuple[Any, Array]:
-    """The state of these sums, `batches` further on, and whether it could be had."""
+    """The state of these sums, `batches` further on, and whether the sums could be solved."""
     state = learned_state(state, sums, ridge, state.num_learned + batches)
     return state, is_sound(state)
 
@@ -320,7 +320,7 @@ def probable(
     X: Array,
     kind: str,
 ) -> Array:
-    """(n, m) calibrated probabilities; 0 in columns of classes never met."""
+    """(n, m) calibrated probabilities; 0 in columns of classes never seen."""
     return probabilities(answer(design, W, readout, seen, X), power, LINKS[kind], jnp)
 
 

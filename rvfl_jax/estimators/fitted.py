@@ -29,22 +29,23 @@ class Fitted(NamedTuple):
     """What an estimator has learned.
 
     Attributes:
-        learned: `Learned`, or the state of the learner where sums do not tell all of it: with
+        learned: `Learned`, or the state of the learner where sums do not determine it: with
             -kF-Bayes, the paper's cold start, the square-root solver or single precision.
         counts: (m,) weight of the rows of each class, which fades where the state forgets;
             float64 on the host, as are the guesses.
-        guesses: what calibration rests on; None for a regressor.
+        guesses: past predictions, summed up for calibration; None for a regressor.
         began_with: the options that must not change while learning goes on.
-        pending: the batch that is held back until the next one can be announced to it.
-        num_rows: rows given so far.
-        scaling: what features are standardised with; None until rows have come, or for ever.
+        pending: the batch that waits to be learned until the inputs of the next one are known.
+        num_rows: number of rows given so far.
+        scaling: what features are standardised with; None before the first rows, and always for
+            `scale="none"`.
         labels: of the columns, for a classifier.
-        declared: labels that are expected, whether or not rows of them came.
+        declared: labels that are expected, whether or not rows of them have come.
         rows_of_class: (classes,) rows given of each label.
         guessed_by: kind of the readout that the guesses are by; None for a regressor.
         balanced: weight of each label, for `class_weight="balanced"`.
         one_output: whether targets of a regressor came as (n,).
-        notes: what the file that it was loaded from says beside it.
+        notes: those in the file that it was loaded from.
     """
 
     learned: Any

@@ -1,4 +1,4 @@
-"""A ridge readout that follows rows by low rank, where it is asked for after every few of them.
+"""A ridge readout that is updated by low rank, where one is needed after every few rows.
 
 With A the sums that were solved last (lambda included), P = A^-1, and rows D since then,
 
@@ -7,8 +7,8 @@ With A the sums that were solved last (lambda included), P = A^-1, and rows D si
 
 at 4 d^2 b flops where a factorisation takes d^3 / 3. K grows row by row; when it is full P takes
 it in. Before that P is not even formed where it began as I / lambda, so that the readouts of the
-first rows cost no d x d numbers at all. The sums remain the truth: whoever follows too far from
-them begins anew.
+first rows cost no d x d numbers at all. The sums remain the reference: a readout that has drifted
+too far from them is solved anew.
 """
 
 from functools import partial
@@ -34,14 +34,14 @@ OFTEN, VERY_OFTEN = 3, 8
 
 
 class Following(NamedTuple):
-    """A readout and what it is followed with.
+    """A readout and what it is updated with.
 
     Attributes:
         P: (L, d, d); None for I / lambda.
         K: (L, r, d), of which the first `used` rows are there, and 0 the others.
         theta: (L, d, m) of all rows so far.
         used: rows of K.
-        rows: learned when it was followed last.
+        rows: number learned when it was last updated.
     """
 
     P: Any
@@ -68,12 +68,12 @@ class Following(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """How often a model is asked, and what helps to answer; None where nothing does.
+    """How often a readout is asked for, and what helps to compute the next one.
 
     Attributes:
-        rows: learned when it was asked last.
-        times: successive times that it was asked after few more rows.
-        following: see `Following`.
+        rows: number learned when it was last asked for.
+        times: how often in a row it was asked for after only a few more rows.
+        following: see `Following`; None where nothing helps.
     """
 
     rows: int = 0
@@ -85,7 +85,7 @@ NEVER = Asked()
 
 
 def few_rows(width: int) -> int:
-    """Rows that are followed faster than solved: 4 d^2 r < d^2 r + d^3 / 3."""
+    """The most rows for which an update is cheaper than a solve: 4 d^2 r < d^2 r + d^3 / 3."""
     return width // 9
 
 

@@ -1,9 +1,8 @@
 """`Learned`: what an estimator has learned as sums, and the rows that wait to be added to them.
 
 The Gram D^T D, the moment D^T Y and the counts are all that ridge regression needs of rows, and
-they add up exactly. No inverse is kept: what is asked of the sums is solved when it is asked.
-Rows of small calls wait until there are as many as are worth a product; whoever reads takes them
-along.
+they add up exactly. No inverse is kept: a readout is solved for when it is needed. Rows of small
+calls wait until there are enough for an efficient matrix product; every readout includes them.
 """
 
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ class Batch(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Random weights that count: first (s, N) of layer 1, which meets no H_0, later (L-1, d, N)."""
+    """Random weights in use: first (s, N) of layer 1, which has no H_0, later (L-1, d, N)."""
 
     first: Any
     later: Any
@@ -60,7 +59,7 @@ class Standing(NamedTuple):
         theta: (L, d, m).
         offset: (L, m), see `rvfl_jax.estimators.readouts.Solved`.
         counts: (m,) weight of the rows of each class that it knows; float64 on the host.
-        rows: that it knows; -1 for one that may have seen rows to come, and must not guess.
+        rows: number that it knows; -1 for one that may have seen later rows, and must not guess.
     """
 
     theta: Any
@@ -80,8 +79,8 @@ class Learned(NamedTuple):
         guessed: leading rows of these that were guessed already.
         standing: None for a regressor, which guesses nothing.
         announced: (n, s) inputs that come next, for a forward term; None without.
-        rows: learned, those that wait among them.
-        batches: learned.
+        rows: number learned, including those that wait.
+        batches: number learned.
         gain: see `largest_feature`.
     """
 
@@ -114,7 +113,7 @@ class Learned(NamedTuple):
         return self.rows - known >= max(1, min(known, MOST_STALE * self.shape[1]))
 
     def grown(self, capacity: int) -> "Learned":
-        """With room for so many classes; the sums of a class never met are zero."""
+        """With room for so many classes; the sums of a class never seen are zero."""
         extra = capacity - self.shape[2]
         sums = self.sums._replace(
             moment=wider(self.sums.moment, extra), counts=wider(self.sums.counts, extra)
@@ -158,7 +157,7 @@ def last_rows(batches: Sequence[Batch], count: int) -> Batch:
 
 
 def block_of(width: int, rows_at_once: int) -> int:
-    """Rows that are worth a product: fewer cost as much, since all d x d numbers are moved."""
+    """Rows that make a product efficient: fewer cost as much, as all d x d numbers are moved."""
     return min(rows_at_once, max(8, 1 << max(0, (width // 2).bit_length() - 1)))
 
 

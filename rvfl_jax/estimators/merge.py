@@ -1,4 +1,4 @@
-"""Two classifiers that learned apart as the one that learned everything."""
+"""Combine two classifiers that learned apart into the one that would have learned everything."""
 
 from typing import Any
 
@@ -19,14 +19,23 @@ from rvfl_jax.streams.label_map import as_array
 
 
 def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
-    """The classifier that has learned what `a` and `b` learned apart; both stay as they are.
+    """Combine what two classifiers learned apart.
 
-    Its readout equals, exactly, that of one that learned all rows of both. Sums are added; only
-    where a state is kept in place of them (see `Fitted`) it takes O(d^3).
+    The readout equals, exactly, that of one classifier that learned all rows of both. Their sums
+    are added, at O(d^2); only models that keep a state in place of sums (see
+    `EdRVFLClassifier`) take O(d^3).
+
+    Args:
+        a: fitted, without forgetting.
+        b: fitted, with the parameters, the random weights (give both the same integer
+            `random_state`), the features and, for `scale="first"`, the scaling of `a`. It may
+            have learned other classes.
+
+    Returns:
+        A new classifier; `a` and `b` stay as they are.
 
     Raises:
-        ValueError: unless both have the same parameters and random weights (an integer
-            `random_state` sees to that), the same features, and are without forgetting.
+        ValueError: if `a` and `b` do not fit together as above.
         NumericalError: if the sums could not be factorised.
     """
     for name, model in (("a", a), ("b", b)):

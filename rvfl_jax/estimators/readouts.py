@@ -1,6 +1,6 @@
-"""Several ways to ask one learned state; none needs another pass over the data.
+"""Several classifiers built from one learned state; none needs another pass over the data.
 
-Class counts n_c and the sums A and B hold what each of them takes: B_c / n_c is the mean mu_c of
+Class counts n_c and the sums A and B hold all that they need: B_c / n_c is the mean mu_c of
 the features of class c, and S = A - sum_c n_c mu_c mu_c^T their scatter within classes (with
 lambda I). For one sub-learner, with features D:
 
@@ -27,7 +27,7 @@ READOUTS = ("ridge", "discriminant", "nearest_mean")
 
 
 class Solved(NamedTuple):
-    """What a readout has that no `class_balance` changes: theta (L, d, m) and offset (L, m)."""
+    """What of a readout no `class_balance` changes: theta (L, d, m) and offset (L, m)."""
 
     theta: Array
     offset: Array
@@ -58,7 +58,7 @@ def readout_of(
 
     Args:
         state: of `edrvfl`.
-        counts: (m,) weighted rows of each class; 0 where a class was never met.
+        counts: (m,) weighted rows of each class; 0 where a class was never seen.
         kind: one of `READOUTS`.
         class_balance: a, at least 0.
         shrinkage: s, 0 to 1, of the discriminant.
@@ -72,7 +72,7 @@ def readout_of(
 
 
 def solved_from(A: Array, B: Array, counts: Array, kind: str, shrinkage: Array | float) -> "Solved":
-    """What is solved of the sums A (L, d, d) and B (L, d, m), lambda included.
+    """Solve the sums A (L, d, d), lambda included, and B (L, d, m) for a readout of that kind.
 
     NaN where what has to be factorised is not positive definite.
     """
@@ -87,7 +87,7 @@ def solved_from(A: Array, B: Array, counts: Array, kind: str, shrinkage: Array |
 
 
 def balance(counts: Array, power: Array | float) -> Array:
-    """(m,) factors (n_c / mean n)^-power over the classes met; 1 for the others."""
+    """(m,) factors (n_c / mean n)^-power over the classes seen; 1 for the others."""
     met = counts > 0
     mean = jnp.sum(counts) / jnp.maximum(jnp.sum(met), 1)
     share = jnp.where(met, counts / jnp.where(mean > 0, mean, 1.0), 1.0)
@@ -95,7 +95,7 @@ def balance(counts: Array, power: Array | float) -> Array:
 
 
 def together(scores: Array, seen: Array, combine: Any) -> Array:
-    """(n, m) the scores of the ensemble; a very small number in columns of classes never met.
+    """(n, m) the scores of the ensemble; a very small number in columns of classes never seen.
 
     The logarithm of the paper's ensemble probability (softmax of each sub-learner's scores, then
     their mean or median), shifted by the sub-learners' mean log of the softmax's denominator: for
@@ -117,7 +117,7 @@ def together(scores: Array, seen: Array, combine: Any) -> Array:
 
 
 def check_readout_options(class_balance: Any, shrinkage: Any) -> None:
-    """ValueError on options out of range."""
+    """Raise ValueError on options out of range."""
     if not is_number(class_balance) or class_balance < 0:
         raise ValueError(f"class_balance: expected at least 0, got {class_balance!r}")
     if not is_number(shrinkage) or not 0 <= shrinkage <= 1:

@@ -1,4 +1,4 @@
-"""The same learners as a scikit-learn regressor: the theory is one of squared loss anyway."""
+"""The same learners as a scikit-learn regressor; their theory is one of squared loss anyway."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         >>> model.partial_fit([[2.0]], [4.0]).predict([[3.0]])
 
     Each sub-learner's readout is the ridge solution on all rows so far; predictions are the mean
-    or the median over sub-learners. Targets are learned as they are: scale them if they are far
-    from 1, or choose `ridge` for their scale.
+    or the median over sub-learners. Targets are learned as they are: if their size is far from 1,
+    rescale them or choose `ridge` accordingly.
 
     Args:
         num_layers, num_nodes, ridge, k, activation, scale, forgetting, lookahead, cold_start,
@@ -39,7 +39,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
     Attributes:
         mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
-        num_rows_seen_: rows given so far.
+        num_rows_seen_: number of rows given so far.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
 
     @all_or_nothing
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> None:
-        """Learn these rows and nothing else.
+        """Learn these rows, and forget everything learned before.
 
         Args:
             X: (n, s) finite numbers.

@@ -1,9 +1,9 @@
 """Estimators on disk: `save_model` and `load_model`.
 
 What was learned goes into one checkpoint: weights (not only their seed), sums or readouts, counts,
-guesses and the rows that wait or are held back, so that a restored model answers and goes on
-learning as the one that was saved: to the last bit, and to rounding where wide readouts were
-followed by low rank, which a restored model solves.
+calibration and the rows that wait to be learned. A restored model therefore answers, and goes on
+learning, as the saved one: to the last bit, or to rounding where a wide readout was updated by low
+rank, since a restored model solves for it anew.
 """
 
 from collections.abc import Mapping
@@ -59,18 +59,18 @@ class KnownSums(NamedTuple):
 def save_model(
     model: EdRVFLBase, folder: str | Path, *, notes: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a fitted estimator into a folder, which is made where it is missing.
+    """Write a fitted estimator into a folder, which is created if it does not exist.
 
     Args:
         model: `EdRVFLClassifier` or `EdRVFLRegressor`.
-        folder: gets `model.npz`; one that is there is replaced in one move.
-        notes: what else to keep with it, as JSON; `notes_of` reads it. When None, what the model
-            was loaded with, unless it has been fitted anew.
+        folder: where `model.npz` is written; an existing file is replaced atomically.
+        notes: anything else to keep with the model, as JSON; `notes_of` reads it. None keeps the
+            notes that the model was loaded with, unless it has been fitted anew.
 
     Raises:
         ValueError: if the model has learned nothing, or has parameters or labels that JSON cannot
             hold, such as a function of your own as activation.
-        OSError: if the file cannot be written; what was there is untouched.
+        OSError: if the file cannot be written; an existing file is left as it was.
     """
     fitted_of(model)
     model = as_it_stands(model)
@@ -115,10 +115,16 @@ def save_model(
 
 
 def load_model(folder: str | Path) -> Any:
-    """The estimator that `save_model` wrote.
+    """Load the estimator that `save_model` wrote.
+
+    Args:
+        folder: that holds `model.npz`.
+
+    Returns:
+        `EdRVFLClassifier` or `EdRVFLRegressor`, fitted.
 
     Raises:
-        ValueError: if there is none, if the file is damaged, or if its arrays do not fit its
+        ValueError: if there is no such file, if it is damaged, or if its arrays do not fit its
             parameters; every difference is listed.
     """
     path = Path(folder) / FILE
@@ -201,7 +207,7 @@ def _learned(plain: dict[str, Any], tree: dict[str, Any]) -> Any:
 
 
 def notes_of(folder: str | Path) -> dict[str, Any]:
-    """What `save_model` was given as `notes`."""
+    """The `notes` that `save_model` was given, {} for none."""
     return load_checkpoint_file(Path(folder) / FILE).metadata["metadata"]["notes"]
 
 

@@ -1,11 +1,11 @@
-"""Features on one scale: those of the rows that came first, kept for all that come later."""
+"""Standardisation by the mean and deviation of the first rows, kept for all later ones."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 SCALES = ("none", "first")
-# A spread of less than that many units in the last place of a feature's size is rounding.
+# A spread below this share of a feature's size is rounding.
 STILL = 10 * np.finfo(float).eps
 
 
@@ -14,7 +14,7 @@ class Scaling(NamedTuple):
 
     Attributes:
         mean: (s,) of the rows that came first.
-        scale: (s,) their deviation or, for a feature that stood still, its size.
+        scale: (s,) their deviation or, for a feature that was constant, its size.
     """
 
     mean: np.ndarray
@@ -30,7 +30,7 @@ def scaling_of(X: np.ndarray, weight: np.ndarray) -> Scaling:
     """The scaling by weighted rows.
 
     Everything is relative to the size of each feature, so that X times any number gives the
-    same scaled features. A feature that stood still may move later, and is divided by its size,
+    same scaled features. A feature that was constant may vary later, and is divided by its size,
     or by 1 where it was 0.
 
     Args:
@@ -38,7 +38,7 @@ def scaling_of(X: np.ndarray, weight: np.ndarray) -> Scaling:
         weight: (n,) above 0.
 
     Raises:
-        ValueError: on a feature whose scale is no normal double, such as one of 1e-310.
+        ValueError: on a feature whose scale is below the normal range of doubles, such as 1e-310.
     """
     X = np.asarray(X, float)
     size = np.abs(X).max(axis=0)

@@ -1,10 +1,10 @@
-"""Objects that change whole or not at all: `all_or_nothing`, and `of_one_moment` for readers.
+"""Atomic changes of objects: `all_or_nothing` for writers, and `of_one_moment` for readers.
 
-A method that learns works on a copy, whose attributes take the place of the object's in one
-assignment when it is through. Whatever is raised on the way, an interrupt included, leaves the
-object as it was; and a reader in another thread, who looks at the attributes once, sees the object
-before or after, never between. This holds as long as nothing that an attribute refers to is
-changed in place: arrays are replaced, never written to nor donated.
+A method that learns works on a copy, whose attributes replace the object's in one assignment when
+it has finished. Whatever is raised on the way, an interrupt included, leaves the object as it was;
+a reader in another thread, which looks at the attributes once, sees the object before or after the
+change, never between. This holds as long as nothing that an attribute refers to is changed in
+place: arrays are replaced, never written to nor donated.
 """
 
 import threading
@@ -20,7 +20,7 @@ TURN = "_turn"
 
 
 def all_or_nothing(method: Callable[Concatenate[S, P], Any]) -> Callable[Concatenate[S, P], S]:
-    """A method that changes its object, wholly or not at all, and returns it.
+    """Make a method change its object either completely or not at all, and return it.
 
     Several threads take turns.
     """
@@ -37,7 +37,7 @@ def all_or_nothing(method: Callable[Concatenate[S, P], Any]) -> Callable[Concate
 
 
 def of_one_moment(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """A method that reads its object as it stands when it is called, whatever comes meanwhile."""
+    """Make a method read its object as it stands at the call, whatever other threads change."""
 
     @wraps(method)
     def read(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -47,7 +47,7 @@ def of_one_moment(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenat
 
 
 def as_it_stands(thing: S) -> S:
-    """Another object with the attributes of this one, and apart from it from now on."""
+    """A shallow copy, which later changes of the object do not reach."""
     # One call without Python inside, which no other thread comes between.
     attributes = dict(thing.__dict__)
     copy: S = object.__new__(type(thing))

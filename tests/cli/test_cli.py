@@ -188,6 +188,7 @@ def test_reused_k_is_named_and_blurred_streams_run():
     assert seen[-1] == ("done", 12, 12)
 
 
+@pytest.mark.slow
 def test_large_runs_report_every_chunk(monkeypatch):
     monkeypatch.setattr("rvfl_jax.cli.compare.LARGE_RUN", 0)
     seen = []

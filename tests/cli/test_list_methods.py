@@ -5,7 +5,6 @@ import json
 import re
 
 import jax
-import numpy as np
 import pytest
 
 import rvfl_jax
@@ -15,7 +14,8 @@ from rvfl_jax.cli.methods import HEADINGS, MEMORY, OURS, print_methods
 from rvfl_jax.learners import REGISTERED
 from rvfl_jax.learners.methods import METHODS
 from rvfl_jax.runs.step import consolidates
-from tests.learners.test_methods import leaves_of, make
+from tests.learners.test_methods import make
+from tests.trees import plain
 
 
 class Terminal(io.StringIO):
@@ -67,7 +67,7 @@ def test_the_size_of_our_states_is_told():
     told = told.replace("2 d", "2*d").replace("2 m", "2*m")
     told = eval(told, {"L": L, "d": N + s, "N": N, "m": m})
     vectors = L * (5 * (N + s) + 5 * m + 3) + 1
-    assert 0 <= sum(np.size(leaf) for leaf in leaves_of(state)) - told <= vectors
+    assert 0 <= sum(leaf.size for leaf in jax.tree.leaves(plain(state))) - told <= vectors
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -67,6 +67,7 @@ def test_a_model_learns_more_and_answers(model, tmp_path, capsys):
     assert found["rows"] == len(whole) + len(table(classes=3))
 
 
+@pytest.mark.slow
 def test_inspect_tells_the_path_of_an_adaptive_strength(tmp_path, capsys):
     table().to_csv(tmp_path / "t.csv", index=False)
     arguments = ["fit", tmp_path / "t.csv", *FIT, "--num-layers", 2, "--batch-rows", 60]

@@ -124,7 +124,7 @@ def check(case):
             learned.append((np.asarray(X, float), list(y), weight))
     if not learned:
         if hasattr(model, "_fitted"):
-            with pytest.raises(ValueError, match="expected a class to have been met"):
+            with pytest.raises(ValueError, match="expected at least one class"):
                 model.predict(ask)
         return
     expected = _dense(model, learned, ask)

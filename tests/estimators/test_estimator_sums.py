@@ -89,23 +89,22 @@ def test_rows_one_by_one_are_those_of_one_call():
     assert_close(many.predict_std(X), one.predict_std(X), 1e-8)
 
 
-def test_sums_are_those_of_the_recursion():
+@pytest.mark.parametrize("k", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
+def test_sums_are_those_of_the_recursion(k):
     """The square-root solver keeps the state of the recursion."""
-    for k in (0.0, 1.0):
-        sums, state = (
-            EdRVFLClassifier(**SMALL | {"k": k, "solver": solver})
-            for solver in ("auto", "square_root")
-        )
-        for start in range(0, 120, 7):
-            for model in (sums, state):
-                model.partial_fit(X[start : start + 7], Y[start : start + 7])
-            assert_close(sums.decision_function(X), state.decision_function(X), 1e-9)
-        assert sums._fitted.on_sums
-        assert not state._fitted.on_sums
-        found, want = sums._fitted.state, state._settled().state
-        assert_close(found.eta_dagger, want.eta_dagger, 1e-9)
-        assert_close(found.theta, want.theta, 1e-9)
-        np.testing.assert_array_equal(found.W, want.W)
+    sums, state = (
+        EdRVFLClassifier(**SMALL | {"k": k, "solver": solver}) for solver in ("auto", "square_root")
+    )
+    for start in range(0, 120, 7):
+        for model in (sums, state):
+            model.partial_fit(X[start : start + 7], Y[start : start + 7])
+        assert_close(sums.decision_function(X), state.decision_function(X), 1e-9)
+    assert sums._fitted.on_sums
+    assert not state._fitted.on_sums
+    found, want = sums._fitted.state, state._settled().state
+    assert_close(found.eta_dagger, want.eta_dagger, 1e-9)
+    assert_close(found.theta, want.theta, 1e-9)
+    np.testing.assert_array_equal(found.W, want.W)
 
 
 @pytest.mark.parametrize(
@@ -323,6 +322,7 @@ def test_regressors_add_up_too():
     assert_close(model.predict(X), want, 1e-9)
 
 
+@pytest.mark.slow
 def test_wide_readouts_are_solved_by_strips():
     model = EdRVFLClassifier(1, 600, ridge=0.5, random_state=0)
     model.fit(X, Y)

@@ -22,6 +22,7 @@ from rvfl_jax.estimators.save import FILE
 from rvfl_jax.files.checkpoint import load_checkpoint_file, restore, save_checkpoint
 from tests.estimators.test_estimator import SMALL, blobs
 from tests.streams import environment
+from tests.trees import same
 
 
 def tree():
@@ -29,16 +30,6 @@ def tree():
         num_layers=2, num_nodes=5, ridge=0.5, k=adaptive_k(estimator="random_diagonal")
     )
     return learner.init(jax.random.key(3), 4, 2)
-
-
-def same(a, b):
-    a, b = jax.tree.leaves(a), jax.tree.leaves(b)
-    assert len(a) == len(b)
-    for left, right in zip(a, b, strict=True):
-        if jax.numpy.issubdtype(left.dtype, jax.dtypes.prng_key):
-            left, right = jax.random.key_data(left), jax.random.key_data(right)
-        np.testing.assert_array_equal(left, right)
-        assert left.dtype == right.dtype
 
 
 def test_round_trip_is_bitwise(tmp_path):

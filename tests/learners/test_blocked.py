@@ -77,20 +77,37 @@ def run(learner, stream=None, **options):
     return rvfl_jax.run_stream(learner, stream, key=KEY, **{"test": blobs(40), **options})
 
 
-@pytest.mark.parametrize("cold_start", ["exact", "paper"])
-@pytest.mark.parametrize("name", STRENGTHS)
-def test_blocks_are_single_steps(name, cold_start):
-    """Scores of every batch follow; then a few looks, with the readout made for each."""
+# Every strength with both cold starts, and with both ways to look: scores that follow batch by
+# batch, and the readout made for each of a few looks.
+QUICK = {
+    ("printed", "exact"),
+    ("printed", "paper"),
+    ("reused", "exact"),
+    ("random_diagonal", "paper"),
+}
+LOOKS = [
+    pytest.param(
+        name,
+        cold_start,
+        ("batch", 5)[(at + paper) % 2],
+        marks=[] if (name, cold_start) in QUICK else pytest.mark.slow,
+    )
+    for at, name in enumerate(STRENGTHS)
+    for paper, cold_start in enumerate(("exact", "paper"))
+]
+
+
+@pytest.mark.parametrize(("name", "cold_start", "evaluate"), LOOKS)
+def test_blocks_are_single_steps(name, cold_start, evaluate):
     of = {
         solver: make(STRENGTHS[name], solver, cold_start=cold_start)
         for solver in ("blocked", "covariance")
     }
     assert size_of(of["blocked"]) == SIZE
     assert size_of(of["covariance"]) == 1
-    for evaluate in ("batch", 5):
-        runs = [run(of[s], evaluate=evaluate, lookahead=blobs(3)[0]) for s in of]
-        assert runs[0].history.healthy.all()
-        check_same_run(*runs)
+    runs = [run(of[s], evaluate=evaluate, lookahead=blobs(3)[0]) for s in of]
+    assert runs[0].history.healthy.all()
+    check_same_run(*runs)
 
 
 @pytest.mark.parametrize("name", ["k", "printed", "reused"])
@@ -144,6 +161,7 @@ def _columns(stream):
     return [labels.index(label) for label in blobs(40)[1]]
 
 
+@pytest.mark.slow
 def test_it_begins_from_what_somebody_knows():
     """theta_0, and a state that has learned and announced before."""
     stream = small_batches()
@@ -160,7 +178,7 @@ def test_it_begins_from_what_somebody_knows():
     check_same_run(*runs)
 
 
-@pytest.mark.parametrize("name", ["k", "printed"])
+@pytest.mark.parametrize("name", [pytest.param("k", marks=pytest.mark.slow), "printed"])
 def test_a_batch_that_cannot_be_learned_leaves_no_trace(name):
     """The middle one of a block is not finite: all else is what single steps make of it."""
     stream = small_batches()

@@ -9,10 +9,10 @@ import pytest
 
 import rvfl_jax
 from tests.compilations import counted_compilations
-from tests.files.test_checkpoint import same
 from tests.runs.test_resume import Interrupted, stop_after
 from tests.streams import blobs, ragged_stream
 from tests.streams.test_feed import options_of, pairs_of
+from tests.trees import same
 
 KEY = jax.random.key(0)
 

@@ -10,8 +10,8 @@ import rvfl_jax
 from rvfl_jax import encoders, one_hot, run_stream
 from rvfl_jax.data import load_dataset
 from rvfl_jax.learners.crnet1 import PENALTIES, crnet1, fisher
-from tests.files.test_checkpoint import same
 from tests.streams import blobs, ragged_stream, reweighted
+from tests.trees import same
 
 KEY = jax.random.key(0)
 SMALL = {"num_nodes": 9, "weight_scale": 0.5}

@@ -17,10 +17,10 @@ from rvfl_jax.learners.hat import (
     newly_used,
     protected,
 )
-from tests.files.test_checkpoint import same
 from tests.learners.test_bounds import layers_of
 from tests.learners.test_regularisation import equal
 from tests.streams import blobs, ragged_stream, reweighted
+from tests.trees import same
 
 KEY = jax.random.key(0)
 SMALL = {"hidden": (6, 5), "learning_rate": 0.1}

@@ -17,11 +17,11 @@ from rvfl_jax.learners.baselines import fine_tuned_edrvfl
 from rvfl_jax.learners.er import er
 from rvfl_jax.learners.ewc import ewc
 from rvfl_jax.learners.finetune import finetune
+from tests import tolerances
 from tests.compilations import counted_compilations
-from tests.files.test_checkpoint import same
-from tests.learners.test_methods import assert_close, leaves_of
 from tests.runs.test_resume import Interrupted, stop_after
 from tests.streams import blobs, ragged_stream
+from tests.trees import assert_close, plain, same
 
 KEY = jax.random.key(0)
 NETWORK = {"hidden": (6,), "learning_rate": 0.1}
@@ -67,7 +67,7 @@ def loop(learner, state, rows, epochs=1, X=X, Y=Y, weight=None):
 def differ(one, other):
     return any(
         (np.asarray(a) != np.asarray(b)).any()
-        for a, b in zip(*map(leaves_of, (one, other)), strict=True)
+        for a, b in zip(*(jax.tree.leaves(plain(tree)) for tree in (one, other)), strict=True)
     )
 
 
@@ -185,7 +185,7 @@ def test_sub_learners_are_wrapped_together():
     assert info.guess_scores.shape == (2, 29, 4)
     for start in (0, 8, 16, 24):
         state, _ = stepped(learner, state, X[start : start + 8], Y[start : start + 8])
-    assert_close(after, state)
+    assert_close(after, state, tolerances.CLOSED_FORM)
     same(wrapped.predict(state, X), learner.predict(state, X))
 
 
@@ -201,7 +201,7 @@ def test_a_run_ends_as_a_run_of_smaller_batches(learner):
         for X, y, weight in zip(stream.X, stream.y, stream.weight, strict=True):
             Y = np.asarray(one_hot(y, 4))
             state = learner.consolidate(loop(learner, state, 8, 2, X, Y, weight))
-    assert_close(whole.state, state)
+    assert_close(whole.state, state, tolerances.CLOSED_FORM)
 
 
 def test_more_epochs_learn_more():

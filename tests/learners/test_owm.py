@@ -10,10 +10,10 @@ import rvfl_jax
 from rvfl_jax import one_hot, run_stream
 from rvfl_jax.learners.finetune import finetune
 from rvfl_jax.learners.owm import owm, renewed
-from tests.files.test_checkpoint import same
 from tests.learners.test_bounds import layers_of
 from tests.learners.test_regularisation import equal
 from tests.streams import blobs, ragged_stream, reweighted
+from tests.trees import same
 
 KEY = jax.random.key(0)
 SMALL = {"hidden": (6, 5), "learning_rate": 0.1}

@@ -103,9 +103,9 @@ def test_algorithm_2_as_printed_minimises_equation_26_around_a_prior():
         after, info = learner.step(state, stream.X[t], Y, stream.X[t + 1], **weights)
         for layer, ((D, Y_t), (D_next, _)) in enumerate(b[t : t + 2] for b in batches):
             eta_t = equations.announced(state.eta_dagger[layer], D, info.extras["k_t"][layer])
-            around = after.theta[layer], state.theta[layer], eta_t, D, Y_t, D_next
+            learned = state.theta[layer], eta_t
             strengths = info.extras["k_t"][layer], info.extras["k_next"][layer]
-            steep = slope(*around, *strengths, theta_0[layer])
+            steep = slope(after.theta[layer], learned, (D, Y_t), D_next, *strengths, theta_0[layer])
             scale = np.abs(D.T @ Y_t).max() + np.abs(np.linalg.inv(eta_t) @ theta_0[layer]).max()
             assert np.abs(steep).max() <= tolerances.CLOSED_FORM * scale
         state = after

@@ -19,9 +19,9 @@ from rvfl_jax.learners.online_ewc import online_ewc
 from rvfl_jax.learners.si import si
 from rvfl_jax.learners.window import Window
 from tests import tolerances
-from tests.files.test_checkpoint import same
 from tests.learners.test_bounds import layers_of
 from tests.streams import blobs, ragged_stream, reweighted
+from tests.trees import same
 
 KEY = jax.random.key(0)
 SMALL = {"hidden": (6,), "learning_rate": 0.1}
@@ -72,7 +72,10 @@ def test_tasks_are_known_only_if_given(make):
         assert equal(told.anchor.params, told.params) or make is ewc
 
 
-@EVERY
+@pytest.mark.parametrize(
+    "make",
+    [ewc, lwf, *(pytest.param(each, marks=pytest.mark.slow) for each in (online_ewc, si, mas))],
+)
 def test_a_larger_coefficient_changes_less(make):
     """Of what the network was at the end of the first task; for LwF, of its old answers."""
     ends = int(STREAM.task_ends[0]) + 1

@@ -11,9 +11,9 @@ from rvfl_jax import one_hot, run_stream
 from rvfl_jax.learners.finetune import finetune
 from rvfl_jax.learners.mas import sensitivity
 from rvfl_jax.learners.task_free_mas import task_free_mas
-from tests.files.test_checkpoint import same
 from tests.learners.test_regularisation import HEAD, KEY, SMALL, STREAM, assert_trees, equal, flat
 from tests.streams import reweighted
+from tests.trees import same
 
 # Any two losses are a plateau once a peak was there.
 QUICK = SMALL | {"window": 2, "hard": 5, "mean_below": 9.0, "variance_below": 9.0, "updates": 3}

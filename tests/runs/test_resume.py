@@ -6,9 +6,9 @@ import pytest
 
 import rvfl_jax
 from rvfl_jax.files.checkpoint import load_checkpoint_file
-from tests.files.test_checkpoint import same
 from tests.streams import blobs, ragged_stream
 from tests.streams.test_feed import options_of, pairs_of, small
+from tests.trees import same
 
 KEY = jax.random.key(0)
 

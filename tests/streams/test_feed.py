@@ -9,8 +9,8 @@ import pytest
 
 import rvfl_jax
 from rvfl_jax.streams.reader import Feed, Reader
-from tests.files.test_checkpoint import same
 from tests.streams import blobs, ragged_stream
+from tests.trees import same
 
 KEY = jax.random.key(0)
 
@@ -52,6 +52,7 @@ def test_batches_that_are_read_give_the_bits_of_those_in_memory(k, chunk_size):
     assert read.history.classes == whole.history.classes == tuple(stream.classes.tolist())
 
 
+@pytest.mark.slow
 def test_the_test_set_is_looked_at_as_often_as_asked(learner):
     stream = ragged_stream()
     X_test, y_test = blobs(40, seed=0)

@@ -69,6 +69,7 @@ def test_kappa_and_sigma(stream):
         assert_equal_to_run(result, place, make_bayes(**point), stream)
 
 
+@pytest.mark.slow
 def test_points_of_a_list_and_one_number_a_layer(stream):
     points = [{"k": 0.2, "ridge": [0.1, 1.0]}, {"k": 3.0, "ridge": [2.0, 0.5]}]
     result = rvfl_jax.sweep(make, stream, points, key=KEY, test=TEST)
@@ -196,6 +197,7 @@ def test_failed_configurations_are_flagged_and_never_best(stream):
         none.best()
 
 
+@pytest.mark.slow
 def test_constants_are_told_apart_by_type_and_come_back_as_they_were(stream):
     seen = []
 
@@ -224,6 +226,7 @@ def test_constants_are_told_apart_by_type_and_come_back_as_they_were(stream):
 RIDGE = 0.5
 
 
+@pytest.mark.slow
 def test_what_a_maker_reads_elsewhere_may_change_between_sweeps(stream, monkeypatch):
     def maker(k):
         return make(k, RIDGE)
@@ -266,6 +269,7 @@ def test_combinations_of_constants_are_tried_before_anything_runs(stream):
     assert not told
 
 
+@pytest.mark.slow
 def test_labelled_arrays(stream):
     points = rvfl_jax.random_points({"k": (0.1, 10), "ridge": (0.01, 1)}, 3, seed=0)
     assert all(0.1 <= p["k"] <= 10 and 0.01 <= p["ridge"] <= 1 for p in points)
@@ -282,6 +286,7 @@ def make_deep(num_layers, k=1.0, **options):
     return rvfl_jax.edrvfl(num_layers=num_layers, num_nodes=8, ridge=0.5, k=k, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [[1, 2], [2, 1]])
 def test_numbers_of_sub_learners_are_kept_as_they_are(stream, layers):
     grid = {"num_layers": layers, "k": [0.0, 1.0]}
