@@ -1,0 +1,93 @@
+"""Who is compared: the methods of the library's table, ours, and the bounds."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
+
+from rvfl_jax import Learner, adaptive_k, edrvfl
+from rvfl_jax.learners.methods import METHODS, module_of
+
+Role = Literal["learner", "bound"]
+OURS = "edRVFL"
+
+
+class Contender(NamedTuple):
+    """One row of the tables.
+
+    Attributes:
+        title: as its authors write it.
+        family: of ideas.
+        make: the function that makes the learner, with options by name.
+        boundaries: "given" if it is told where a task ends, else "none".
+        precision: of its arithmetic here.
+        role: "bound" for one that is trained on all rows at once.
+        once_a_task: whether its answers at the end of a task are the same for any batches, so that
+            configurations may be tried on one batch a task.
+    """
+
+    title: str
+    family: str
+    make: Callable[..., Learner]
+    boundaries: Literal["none", "given"] = "none"
+    precision: Literal["single", "double"] = "double"
+    role: Role = "learner"
+    once_a_task: bool = False
+
+
+def constant(k: float) -> Callable[..., Learner]:
+    """Maker of edRVFL with one layer and this forward strength."""
+
+    def make(*, num_nodes: int, ridge: Any) -> Learner:
+        return edrvfl(num_layers=1, num_nodes=num_nodes, ridge=ridge, k=k)
+
+    return make
+
+
+def forward(*, num_nodes: int, ridge: Any, k: Any) -> Learner:
+    """-kF with one layer."""
+    return edrvfl(num_layers=1, num_nodes=num_nodes, ridge=ridge, k=k)
+
+
+def bayes(*, num_nodes: int, ridge: Any, kappa: Any) -> Learner:
+    """-kF-Bayes as printed, with one layer."""
+    return edrvfl(num_layers=1, num_nodes=num_nodes, ridge=ridge, k=adaptive_k(kappa))
+
+
+# Behind the last batch nothing is announced: what -F knows at the end of its rows is what -R knows.
+OWN = {
+    "-R": Contender("-R", OURS, constant(0.0), once_a_task=True),
+    "-F": Contender("-F", OURS, constant(1.0), once_a_task=True),
+    "-kF": Contender("-kF", OURS, forward),
+    "-kF-Bayes": Contender("-kF-Bayes", OURS, bayes),
+}
+JOINT_RIDGE = {
+    "joint_ridge": Contender("Joint ridge", "bound", constant(0.0), role="bound", once_a_task=True)
+}
+# Of networks trained by gradients, for which single precision is enough.
+GRADIENT_FAMILIES = ("replay", "regularisation", "projection", "isolation")
+GRADIENT_BOUNDS = ("finetune", "joint")
+# One learner under two names, of which the tables have one.
+TWICE = {"replay": "the same learner as ER"}
+# Sums over rows that do not depend on the batches once lambda is a number.
+SUMS = ("ranpac",)
+
+
+def contenders() -> dict[str, Contender]:
+    """Name to contender, in the order of the tables: bounds, the methods by family, ours."""
+    found = {name: _of_the_library(name) for name in METHODS if name not in TWICE}
+    bounds = {name: one for name, one in found.items() if one.family == "bound"}
+    return bounds | JOINT_RIDGE | found | OWN
+
+
+def _of_the_library(name: str) -> Contender:
+    method = METHODS[name]
+    by_gradients = method.family in GRADIENT_FAMILIES or name in GRADIENT_BOUNDS
+    return Contender(
+        method.title,
+        method.family,
+        getattr(import_module(module_of(name)), name),
+        boundaries=method.boundaries,
+        precision="single" if by_gradients else "double",
+        role="learner" if method.style else "bound",
+        once_a_task=method.exact or name in SUMS,
+    )
