@@ -26,6 +26,8 @@ DRAWN_BY = 20
 EDGE = 1 / 32
 WINDOW_ROWS = 256
 HARD_ROWS = 30
+# Of the joint network while it is tuned; a run has more.
+JOINT_PASSES = 2
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Space:
         numbers: name to (low, high).
         options: name to the values that each need a program of their own.
         fixed: what all configurations have.
+        cheaper: what they have in its place while they are tried, to the same end or nearly.
         grid: name of a number to how many values of it; all together make a grid.
         rows_kept: of the stream, in the state.
         remark: for records and tables.
@@ -44,6 +47,7 @@ class Space:
     numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    cheaper: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, int] | None = None
     rows_kept: int = 0
     remark: str = ""
@@ -153,6 +157,7 @@ def _bounds(setting: Setting) -> dict[str, Space]:
         "joint": Space(
             {"learning_rate": RATE},
             widths,
+            cheaper={"passes": JOINT_PASSES},
             remark="tuned with two passes over the rows of the first tasks, run with ten",
         ),
         "joint_ridge": _ours(setting)["-R"],
@@ -209,6 +214,8 @@ def _replay(setting: Setting) -> dict[str, Space]:
             rate | {"strength": about(0.5, 3.0)},
             widths,
             fixed={"memory": of_a_task, "tasks": max(Q - 1, 1)},
+            # Places that stay empty cost a gradient each, and change nothing.
+            cheaper={"tasks": max(setting.tuned_tasks - 1, 1)},
             rows_kept=of_a_task * Q,
             remark="as many rows in all as the other replay methods, shared among the tasks",
         ),

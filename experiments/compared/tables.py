@@ -76,7 +76,7 @@ def _measure_one(
         case, key = case_of(setting, seed), jax.random.key(seed)
         R_ind = _experts(setting, seed, count=count, out=out)
         start = time.perf_counter()
-        if contender.role == "bound" and name != "finetune":
+        if contender.role == "bound":
             if not warm:
                 _bound(case, learner, contender, key)
             file.once(f"seed {seed}", _bound, case, learner, contender, key)

@@ -10,6 +10,7 @@ Later tasks and test rows are never looked at.
 
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,15 @@ from experiments.compared.settings import Setting, case_of
 from experiments.compared.spaces import CONFIGURATIONS, Point, Space, space_of
 from experiments.peers import held_out_rows
 from experiments.results_file import Record
-from rvfl_jax import Stream, by_task, class_incremental_stream, offline_scores, run_stream, sweep
+from rvfl_jax import (
+    Learner,
+    Stream,
+    by_task,
+    class_incremental_stream,
+    offline_scores,
+    run_stream,
+    sweep,
+)
 from rvfl_jax.metrics import accuracy, mean_softmax
 from rvfl_jax.streams.labels import to_columns
 
@@ -32,8 +41,6 @@ KEY = 0
 # Networks are run one after another: side by side they are slower on few cores.
 ONE_AT_A_TIME = 1
 SEVERAL = 2 * 2**30
-# Of the joint network while it is tuned; a run has more.
-JOINT_PASSES = 2
 EQUAL = 1e-9
 
 
@@ -75,15 +82,22 @@ class Scores(NamedTuple):
     loss: np.ndarray
 
 
-def tried(contender: Contender, space: Space, setting: Setting, trial: Trial, count: int) -> Scores:
-    """Every configuration on a trial."""
+def tried(
+    contender: Contender,
+    make: Callable[..., Learner],
+    space: Space,
+    setting: Setting,
+    trial: Trial,
+    count: int,
+) -> Scores:
+    """Every configuration on a trial; `make` with what is fixed, one object for all trials."""
     if contender.role == "bound" and "learning_rate" in space.numbers:
-        return _tried_offline(contender, space, setting, trial, count)
+        return _tried_offline(contender, make, space, setting, trial, count)
     if space.points(count) == [{}]:
-        return _tried_alone(contender, space, setting, trial)
+        return _tried_alone(contender, make, setting, trial)
     stream = by_task(trial.stream) if contender.once_a_task else trial.stream
     result = sweep(
-        partial(contender.make, **space.fixed),
+        make,
         stream,
         space.points(count) if space.grid is None else space.axes(count),
         key=jax.random.key(KEY),
@@ -102,10 +116,12 @@ def tried(contender: Contender, space: Space, setting: Setting, trial: Trial, co
     return Scores(scores, result.healthy.ravel(), loss)
 
 
-def _tried_alone(contender: Contender, space: Space, setting: Setting, trial: Trial) -> Scores:
+def _tried_alone(
+    contender: Contender, make: Callable[..., Learner], setting: Setting, trial: Trial
+) -> Scores:
     """The only configuration of a method that has nothing to tune."""
     history = run_stream(
-        contender.make(**space.fixed),
+        make(),
         trial.stream,
         key=jax.random.key(KEY),
         test=(trial.X, trial.y),
@@ -121,12 +137,17 @@ def _tried_alone(contender: Contender, space: Space, setting: Setting, trial: Tr
 
 
 def _tried_offline(
-    contender: Contender, space: Space, setting: Setting, trial: Trial, count: int
+    contender: Contender,
+    make: Callable[..., Learner],
+    space: Space,
+    setting: Setting,
+    trial: Trial,
+    count: int,
 ) -> Scores:
     """The same of a bound, which learns all rows at once."""
     columns, found = to_columns("y", trial.y, trial.stream.classes), []
     for point in space.points(count):
-        learner = contender.make(**space.fixed, **point, passes=JOINT_PASSES)
+        learner = make(**point)
         scores = offline_scores(
             learner,
             trial.stream,
@@ -154,7 +175,9 @@ def choose(name: str, contender: Contender, setting: Setting, count: int) -> Rec
     points = space.points(count)
     stream = case_of(setting, 0).stream
     trials = [trial_of(setting, stream, draw) for draw in range(setting.draws)]
-    found = [tried(contender, space, setting, trial, count) for trial in trials]
+    # A sweep compiles anew for another function.
+    make = partial(contender.make, **{**space.fixed, **space.cheaper})
+    found = [tried(contender, make, space, setting, trial, count) for trial in trials]
     healthy = np.all([one.healthy for one in found], axis=0)
     scores = np.where(healthy, np.mean([one.accuracy for one in found], axis=0), 0.0)
     losses = np.mean([np.where(healthy, one.loss, np.nan) for one in found], axis=0)
