@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rvfl_jax.learners.edrvfl.prior import with_prior
     from rvfl_jax.learners.edrvfl.state import EdRVFLState
     from rvfl_jax.learners.edrvfl.strength import adaptive_k
+    from rvfl_jax.learners.minibatches import in_minibatches
     from rvfl_jax.runs.comparison import Comparison, compare
     from rvfl_jax.runs.expert import offline_scores
     from rvfl_jax.runs.history import History, Run
@@ -68,6 +69,7 @@ _WHERE = {
     "features": "rvfl_jax.learners.edrvfl.network",
     "fine_tuned_edrvfl": "rvfl_jax.learners.baselines",
     "generalised_cross_validation": "rvfl_jax.learners.edrvfl.gcv",
+    "in_minibatches": "rvfl_jax.learners.minibatches",
     "init_weights": "rvfl_jax.learners.edrvfl.network",
     "load_model": "rvfl_jax.estimators.save",
     "make_learner": "rvfl_jax.learners.base",
@@ -135,6 +137,7 @@ __all__ = [
     "features",
     "fine_tuned_edrvfl",
     "generalised_cross_validation",
+    "in_minibatches",
     "init_weights",
     "load_model",
     "make_learner",

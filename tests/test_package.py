@@ -137,7 +137,7 @@ def test_help_waits_for_no_heavy_import():
     done = run(
         "import sys\n"
         "from rvfl_jax.cli.main import main\n"
-        "for line in (['--help'], ['fit', '--help'], ['run', '--help']):\n"
+        "for line in (['--help'], ['fit', '--help'], ['run', '--help'], ['--list-methods']):\n"
         "    try: main(line)\n"
         "    except SystemExit as stop: assert stop.code == 0\n"
         "heavy = {'jax', 'numpy', 'sklearn', 'matplotlib', 'rich', 'flax', 'optax', 'chex'}\n"
@@ -145,3 +145,4 @@ def test_help_waits_for_no_heavy_import():
     )
     assert done.returncode == 0, done.stderr
     assert "partial-fit" in done.stdout
+    assert "Kirkpatrick et al. 2017" in done.stdout

@@ -6,6 +6,7 @@ Every style of a seed sees the same split, stream and random features; see
 
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from rvfl_jax.cli.compare_folder import RunFolder
 from rvfl_jax.core.checks import one_of, positive_int
 from rvfl_jax.core.types import (
     ActivationName,
+    Boundaries,
     ColdStart,
     Ensemble,
     Estimator,
@@ -34,8 +36,10 @@ from rvfl_jax.files.provenance import device, digest_of, versions
 from rvfl_jax.learners import REGISTERED, registered
 from rvfl_jax.learners.edrvfl.learner import edrvfl
 from rvfl_jax.learners.edrvfl.strength import adaptive_k
+from rvfl_jax.learners.methods import METHODS
 from rvfl_jax.linalg.precision import PRECISIONS
 from rvfl_jax.runs.comparison import Case, Comparison, Progress, RunSetting, compare_cases
+from rvfl_jax.runs.step import consolidates
 from rvfl_jax.streams.class_incremental import by_task, class_incremental_stream, pad_batches
 
 STYLES = ("ridge", "forward", "bayes")
@@ -126,7 +130,8 @@ def compare(
     cases = _cases(config, data, seeds)
     folder = _folder(config, cases, checkpoint, resume, every)
     large = cases[0].stream.X.size * config.num_nodes > LARGE_RUN
-    setting = RunSetting(evaluate, config.precision, every=every, in_chunks=large)
+    boundaries = boundaries_of(learners)
+    setting = RunSetting(evaluate, config.precision, boundaries, every=every, in_chunks=large)
     return compare_cases(data.name, learners, cases, setting, progress=progress, keeper=folder)
 
 
@@ -135,7 +140,7 @@ def make_learners(config: Config) -> dict[str, Learner]:
     strengths: dict[str, Any] = {}
     others: dict[str, Learner] = {}
     for style in config.styles:
-        one_of("styles", style, (*STYLES, *REGISTERED))
+        _check_style(style)
         if style in REGISTERED:
             others[style] = registered(style)()
         elif style == "ridge":
@@ -164,6 +169,26 @@ def make_learners(config: Config) -> dict[str, Learner]:
         )
         for name, k in strengths.items()
     } | others
+
+
+def _check_style(style: str) -> None:
+    known = (*STYLES, *REGISTERED)
+    if style not in known:
+        raise ValueError(
+            f"styles: expected one of {', '.join(known)}, got {style!r};"
+            " rvfl-jax --list-methods tells of each"
+        )
+
+
+def boundaries_of(learners: Mapping[str, Learner]) -> dict[str, Boundaries]:
+    """Who is told where tasks end: whom the table of methods says, and others that consolidate."""
+
+    def told(name: str, learner: Learner) -> Boundaries:
+        if name in METHODS:
+            return METHODS[name].boundaries
+        return "given" if consolidates(learner) else "none"
+
+    return {name: told(name, learner) for name, learner in learners.items()}
 
 
 def _folder(
@@ -226,6 +251,7 @@ def save_results(config: Config, result: Comparison, path: Path) -> None:
         "versions": versions(),
         "python": platform.python_version(),
         "device": device(),
+        "boundaries": result.setting.boundaries,
         "offline": result.offline.metrics,
         "styles": {
             name: {"metrics": style.metrics, "runs": [h._asdict() for h in style.histories]}

@@ -1,6 +1,7 @@
 """Commands of `rvfl-jax` and their options, read into a namespace without importing JAX."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,14 @@ def build_parser() -> argparse.ArgumentParser:
         description="Online class-incremental learning with randomised networks, in one pass.",
     )
     parser.add_argument("--version", action="version", version=f"rvfl-jax {__version__}")
+    parser.add_argument(
+        "--list-methods",
+        action=_ListMethods,
+        nargs=0,
+        dest=argparse.SUPPRESS,
+        default=argparse.SUPPRESS,
+        help="print what run --styles takes, method by method, and exit",
+    )
     commands = parser.add_subparsers(
         dest="command", title="commands", required=True, metavar="command"
     )
@@ -298,6 +307,17 @@ _OWN_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
 }
 
 
+class _ListMethods(argparse.Action):
+    """As --version does, it prints and ends, without a command."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from rvfl_jax.cli.methods import print_methods
+
+        if sys.stdout is not None:
+            print_methods(sys.stdout)
+        parser.exit()
+
+
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Defaults that say something, examples as they are typed, all else wrapped."""
 
@@ -372,7 +392,7 @@ def _add_style_options(parser: argparse.ArgumentParser) -> None:
         type=_names,
         default="ridge,forward,bayes",
         help="comma-separated: ridge (-R, k=0), forward (-F, k=1), bayes (-kF-Bayes);"
-        f" other methods: {', '.join(REGISTERED)}",
+        f" other methods: {', '.join(REGISTERED)}; rvfl-jax --list-methods tells of each",
     )
     group.add_argument(
         "--k", type=float, nargs="+", default=(), help="run -kF with each of these strengths, too"

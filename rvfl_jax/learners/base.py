@@ -123,6 +123,8 @@ def _known_by_value(option: Any) -> bool:
     """Whether equal options will always do the same: no closures, no objects that may change."""
     if isinstance(option, FunctionType | BuiltinFunctionType):
         return "<" not in option.__qualname__
+    if isinstance(option, Learner):
+        return option.recipe is not None
     by_identity: Any = object.__hash__
     if callable(option) and type(option).__hash__ is by_identity:
         return type(option).__module__.partition(".")[0] in ("jax", "jaxlib", "numpy")

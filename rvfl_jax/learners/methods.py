@@ -2,7 +2,14 @@
 
 from typing import Literal, NamedTuple
 
-Family = Literal["bound", "statistics", "recursive ridge", "replay", "regularisation"]
+Family = Literal[
+    "bound",
+    "statistics",
+    "recursive ridge",
+    "forward ridge",
+    "replay",
+    "regularisation",
+]
 
 
 class Method(NamedTuple):

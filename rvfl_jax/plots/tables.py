@@ -25,6 +25,8 @@ COLUMNS = (
 def comparison_table(result: Comparison, title: str | None = None) -> Table:
     """One row a learner: means over seeds, below them the standard deviations.
 
+    Learners that were told where tasks end are marked so below their names.
+
     Args:
         result: of `compare`.
         title: of the table; data, precision and number of seeds when None.
@@ -38,7 +40,8 @@ def comparison_table(result: Comparison, title: str | None = None) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     offline = {OFFLINE: result.offline} if result.offline.metrics else {}
     for name, style in {**result.styles, **offline}.items():
-        table.add_row(name, *[_cell(style, *column[1:]) for column in COLUMNS])
+        told = "\ntasks told" * (result.setting.told(name) == "given")
+        table.add_row(name + told, *[_cell(style, *column[1:]) for column in COLUMNS])
     return table
 
 

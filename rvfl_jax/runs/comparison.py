@@ -25,7 +25,9 @@ from rvfl_jax.core.words import Summary, summarised
 from rvfl_jax.linalg.precision import PRECISIONS, precision_scope
 from rvfl_jax.runs.expert import offline_scores
 from rvfl_jax.runs.history import History
+from rvfl_jax.runs.options import BOUNDARIES
 from rvfl_jax.runs.run_stream import run_stream
+from rvfl_jax.runs.step import consolidates
 from rvfl_jax.streams.class_incremental import by_task
 from rvfl_jax.streams.labels import to_columns
 
@@ -48,16 +50,24 @@ class RunSetting(NamedTuple):
     """How runs are made.
 
     Attributes:
-        evaluate, precision, boundaries: of `run_stream`.
+        evaluate, precision: of `run_stream`.
+        boundaries: of `run_stream`, for all learners or by name, "none" for names left out. That
+            of a result has every name, with "given" for those alone that `consolidate`.
         every: batches of a chunk, or None.
         in_chunks: whether progress is reported within a run.
     """
 
     evaluate: Evaluate | int = "batch"
     precision: Precision = "double"
-    boundaries: Boundaries = "none"
+    boundaries: Boundaries | Mapping[str, Boundaries] = "none"
     every: int | None = None
     in_chunks: bool = False
+
+    def told(self, style: str) -> Boundaries:
+        """Whether the learner of that name is given the boundaries of tasks."""
+        if isinstance(self.boundaries, Mapping):
+            return self.boundaries.get(style, "none")
+        return self.boundaries
 
 
 class Keeper(Protocol):
@@ -154,7 +164,7 @@ def compare(
     test: tuple[Any, Any],
     evaluate: Evaluate | int = "batch",
     precision: Precision = "double",
-    boundaries: Boundaries = "none",
+    boundaries: Boundaries | Mapping[str, Boundaries] = "none",
     progress: bool | Callable[[int, int], None] = False,
 ) -> Comparison:
     """Run learners on one stream, over several seeds.
@@ -173,7 +183,8 @@ def compare(
         test: (X, y), with labels as in the streams.
         evaluate: when to evaluate the test set; see `run_stream`.
         precision: "double" or "single".
-        boundaries: "given" lets learners `consolidate` where tasks end; see `run_stream`.
+        boundaries: "given" lets learners `consolidate` where tasks end; see `run_stream`. A mapping
+            says so by name, and learners left out are told of none.
         progress: True for a progress bar, or a function of (batches done, batches in all).
 
     Returns:
@@ -187,6 +198,7 @@ def compare(
         raise ValueError("learners: expected at least one, got none")
     number = positive_int("seeds", seeds)
     one_of("precision", precision, PRECISIONS)
+    _check_boundaries(learners, boundaries)
     streams = [stream if isinstance(stream, Stream) else stream(seed) for seed in range(number)]
     cases = [Case(each, by_task(each), test) for each in streams]
     setting = RunSetting(evaluate, precision, boundaries)
@@ -198,6 +210,18 @@ def compare(
             advance(done)
 
         return compare_cases("stream", learners, cases, setting, progress=report)
+
+
+def _check_boundaries(
+    learners: Mapping[str, Learner], boundaries: Boundaries | Mapping[str, Boundaries]
+) -> None:
+    """ValueError on a word or a name that is unknown."""
+    if not isinstance(boundaries, Mapping):
+        one_of("boundaries", boundaries, BOUNDARIES)
+        return
+    for name, each in boundaries.items():
+        one_of("boundaries", name, learners)
+        one_of(f"boundaries[{name!r}]", each, BOUNDARIES)
 
 
 def compare_cases(
@@ -219,6 +243,11 @@ def compare_cases(
         progress: called with (what, batches done, batches in all).
         keeper: where what is done is kept, or None.
     """
+    told: dict[str, Boundaries] = {
+        style: setting.told(style) if consolidates(learner) else "none"
+        for style, learner in learners.items()
+    }
+    setting = setting._replace(boundaries=told)
     result = Comparison(
         name=name,
         learners={style: learner.description for style, learner in learners.items()},
@@ -241,7 +270,7 @@ def compare_cases(
             file = None if keeper is None else keeper.checkpoint(seed, style)
             begun = file is not None and file.exists()
             history, seconds = _timed_run(
-                learner, case, references.get("scores"), seed, setting, report, file
+                style, learner, case, references.get("scores"), seed, setting, report, file
             )
             if keeper is not None and file is not None:
                 seconds = keeper.timed(file, begun, seconds)
@@ -336,6 +365,7 @@ def separate_accuracy(
 
 
 def _timed_run(
+    style: str,
     learner: Learner,
     case: Case,
     scores: np.ndarray | None,
@@ -353,7 +383,7 @@ def _timed_run(
             evaluate=setting.evaluate,
             expert=scores,
             precision=setting.precision,
-            boundaries=setting.boundaries,
+            boundaries=setting.told(style),
             chunk_size=setting.every,
             progress=progress if setting.in_chunks or file is not None else False,
             checkpoint=file,

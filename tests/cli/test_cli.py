@@ -215,6 +215,7 @@ def test_collapse_of_k_is_told(capsys, tmp_path):
             ["--styles", "ridge,lasso"],
             "dsal, replay, er, derpp, agem, gem, gss",
         ),
+        (["--styles", "lasso"], "got 'lasso'; rvfl-jax --list-methods tells of each"),
         (["--styles", ""], "styles: expected at least one"),
         (["--tasks", "50"], "num_tasks: expected at most 10"),
         (["--batches", "3"], "num_batches: expected 5"),

@@ -14,6 +14,7 @@ from rvfl_jax.cli.compare import compare as compare_styles
 from rvfl_jax.data import load_dataset
 from rvfl_jax.learners import REGISTERED, register, registered
 from rvfl_jax.learners.base import make_learner
+from rvfl_jax.learners.ewc import ewc
 from rvfl_jax.metrics import mean_softmax
 from tests.streams import blobs, ragged_stream
 
@@ -55,6 +56,40 @@ def test_tables_and_pictures_are_made_of_it(result):
     assert [line.get_label() for line in figure.axes[0].lines][:2] == ["-R", "-F"]
     assert "4 classes" not in repr(result)
     assert "class-incremental" in repr(result)
+
+
+@pytest.mark.slow
+def test_learners_are_told_of_tasks_by_name():
+    """Each run is the one that it would be alone, and only those that were told are marked."""
+    learner = ewc(hidden=(6,), window=12, coefficient=50.0)
+    learners = {"told": learner, "not": learner, **LEARNERS}
+    arguments = {"seeds": 1, "test": blobs(40)}
+    by_name = compare(learners, ragged_stream(), boundaries={"told": "given"}, **arguments)
+    losses = {name: style.histories[0].prequential_loss for name, style in by_name.styles.items()}
+    for name, boundaries in (("told", "given"), ("not", "none")):
+        alone = rvfl_jax.run_stream(
+            learner, ragged_stream(), key=jax.random.key(0), boundaries=boundaries
+        )
+        np.testing.assert_allclose(losses[name], alone.history.prequential_loss, rtol=1e-12)
+    assert (losses["told"] != losses["not"]).any()
+    table = printed(plots.comparison_table(by_name))
+    assert table.count("tasks told") == 1
+    assert table.index("told") < table.index("tasks told") < table.index("not")
+    assert by_name.setting.boundaries == {
+        "told": "given",
+        "not": "none",
+        "-R": "none",
+        "-F": "none",
+    }
+
+
+@pytest.mark.slow
+def test_all_are_told_that_are_to_be():
+    learners = {"ewc": ewc(hidden=(6,), window=12), **LEARNERS}
+    result = compare(
+        learners, ragged_stream(num_batches=2), seeds=1, test=blobs(9), boundaries="given"
+    )
+    assert result.setting.boundaries == {"ewc": "given", "-R": "none", "-F": "none"}
 
 
 def test_a_learner_without_an_expert_has_no_reference():
@@ -102,6 +137,9 @@ def test_streams_of_seeds_and_progress_are_those_of_the_command_line():
         ({"learners": {}}, "learners: expected at least one"),
         ({"seeds": 0}, "seeds: expected an integer of at least 1"),
         ({"precision": "half"}, "precision: expected one of"),
+        ({"boundaries": "guessed"}, "boundaries: expected one of none, given, got 'guessed'"),
+        ({"boundaries": {"-Q": "given"}}, "boundaries: expected one of -R, -F, got '-Q'"),
+        ({"boundaries": {"-R": "yes"}}, r"boundaries\['-R'\]: expected one of none, given"),
     ],
 )
 def test_what_cannot_be_compared(change, message):
