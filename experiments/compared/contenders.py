@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from inspect import signature
 from typing import Any, Literal, NamedTuple
 
 from rvfl_jax import Learner, adaptive_k, edrvfl
@@ -23,6 +24,7 @@ class Contender(NamedTuple):
         role: "bound" for one that is trained on all rows at once.
         once_a_task: whether its answers at the end of a task are the same for any batches, so that
             configurations may be tried on one batch a task.
+        whole_tasks: whether it is given each task as one batch.
     """
 
     title: str
@@ -32,6 +34,7 @@ class Contender(NamedTuple):
     precision: Literal["single", "double"] = "double"
     role: Role = "learner"
     once_a_task: bool = False
+    whole_tasks: bool = False
 
 
 def constant(k: float) -> Callable[..., Learner]:
@@ -63,31 +66,36 @@ OWN = {
 JOINT_RIDGE = {
     "joint_ridge": Contender("Joint ridge", "bound", constant(0.0), role="bound", once_a_task=True)
 }
-# Of networks trained by gradients, for which single precision is enough.
-GRADIENT_FAMILIES = ("replay", "regularisation", "projection", "isolation")
-GRADIENT_BOUNDS = ("finetune", "joint")
-# One learner under two names, of which the tables have one.
-TWICE = {"replay": "the same learner as ER"}
+# What has no row of figures, and why.
+NOT_RUN = {
+    "replay": ("Replay", "the same learner as ER"),
+    "crnet2": ("CRNet-II", "in no public code"),
+}
+# Methods to which every batch is a task: a task is one batch to them.
+WHOLE_TASKS = ("crnet1",)
 # Sums over rows that do not depend on the batches once lambda is a number.
 SUMS = ("ranpac",)
 
 
 def contenders() -> dict[str, Contender]:
     """Name to contender, in the order of the tables: bounds, the methods by family, ours."""
-    found = {name: _of_the_library(name) for name in METHODS if name not in TWICE}
+    found = {name: _of_the_library(name) for name in METHODS if name not in NOT_RUN}
     bounds = {name: one for name, one in found.items() if one.family == "bound"}
     return bounds | JOINT_RIDGE | found | OWN
 
 
 def _of_the_library(name: str) -> Contender:
     method = METHODS[name]
-    by_gradients = method.family in GRADIENT_FAMILIES or name in GRADIENT_BOUNDS
+    make = getattr(import_module(module_of(name)), name)
+    # Single precision is enough for networks trained by gradients.
+    by_gradients = "learning_rate" in signature(make).parameters
     return Contender(
         method.title,
         method.family,
-        getattr(import_module(module_of(name)), name),
+        make,
         boundaries=method.boundaries,
         precision="single" if by_gradients else "double",
         role="learner" if method.style else "bound",
         once_a_task=method.exact or name in SUMS,
+        whole_tasks=name in WHOLE_TASKS,
     )

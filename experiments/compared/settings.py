@@ -35,6 +35,7 @@ class Setting:
         drawn: rows that it may draw for an update.
         hidden: layers that networks may have.
         nodes: random features that methods may have.
+        nodes_of_crnet: the same of CRNet-I, which takes m N^3 flops a batch.
         mixed: whether batches hold several classes, so that a guess can be right.
         rows: training rows, the same number of each class, or None for all; of Fashion-MNIST.
         tuned_as: the setting whose choice is taken, or None to tune.
@@ -58,6 +59,7 @@ class Setting:
     drawn: tuple[int, ...] = (10, 100)
     hidden: tuple[tuple[int, ...], ...] = ((400, 400), (200, 200))
     nodes: tuple[int, ...] = (512, 1024)
+    nodes_of_crnet: tuple[int, ...] = (256, 512)
     mixed: bool = True
     rows: int | None = None
     tuned_as: str | None = None
@@ -65,7 +67,7 @@ class Setting:
 
     def case(self, seed: int) -> Case:
         """The stream and test set of a seed, which draws the order of tasks and of rows."""
-        return _MAKERS[self.name](self, seed)
+        return MAKERS[self.name](self, seed)
 
 
 FASHION: dict[str, Any] = {
@@ -81,6 +83,7 @@ CIFAR: dict[str, Any] = {
     "num_classes": 100,
     "num_batches": 500,
     "memory": 1000,
+    "nodes_of_crnet": (64, 128),
     "inputs": "256 features of an ImageNet network that saw no label of CIFAR-100, as they are",
 }
 SETTINGS = {
@@ -121,6 +124,7 @@ SETTINGS = {
         held_out=0.25,
         draws=4,
         batch_rows=9,
+        nodes_of_crnet=(64, 128),
         mixed=False,
     ),
 }
@@ -135,6 +139,7 @@ def quick(setting: Setting) -> Setting:
         setting,
         hidden=((32,),),
         nodes=(64,),
+        nodes_of_crnet=(32,),
         drawn=(10,),
         memory=min(setting.memory, 100),
         **(few if setting.name in "abc" else {}),
@@ -183,7 +188,8 @@ def _plants(setting: Setting, seed: int) -> Case:
     return plant_margin.plant_case(plant_margin.Config(), seed)
 
 
-_MAKERS: dict[str, Callable[[Setting, int], Case]] = {
+# Name of a setting to what makes its streams.
+MAKERS: dict[str, Callable[[Setting, int], Case]] = {
     "a": _raw,
     "b": _frozen,
     "c": _as_published,

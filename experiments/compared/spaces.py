@@ -130,7 +130,7 @@ def about(default: float, decades: float = 4.0) -> tuple[float, float]:
 
 def spaces(setting: Setting) -> dict[str, Space]:
     """Name of each contender to its space on a setting."""
-    parts = (_bounds, _closed_forms, _replay, _regularised, _ours)
+    parts = (_bounds, _closed_forms, _replay, _regularised, _others, _ours)
     return {name: space for part in parts for name, space in part(setting).items()}
 
 
@@ -240,6 +240,30 @@ def _regularised(setting: Setting) -> dict[str, Space]:
         ),
         "lwf": Space(
             rate | {"coefficient": about(1.0, 4.0), "temperature": about(2.0, 1.2)}, widths
+        ),
+    }
+
+
+def _others(setting: Setting) -> dict[str, Space]:
+    widths, Q = {"hidden": setting.hidden}, setting.num_tasks
+    of_a_task = {"task_batches": setting.num_batches // Q}
+    return {
+        "owm": Space(
+            {"learning_rate": about(0.2, 3.0), "alpha": about(0.9, 3.0)}, widths, fixed=of_a_task
+        ),
+        "crnet1": Space(
+            {"penalty": about(3000.0, 6.0), "weight_scale": about(1.0, 2.0)},
+            {"num_nodes": setting.nodes_of_crnet},
+            remark="a task is a batch; fewer nodes than the 900 of its source, by their cost",
+        ),
+        "hat": Space(
+            {
+                "learning_rate": about(0.05, 3.0),
+                "coefficient": about(0.75, 3.0),
+                "largest_scale": about(400.0, 2.0),
+            },
+            widths,
+            fixed=of_a_task | {"tasks": Q},
         ),
     }
 

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from experiments.compared import records
-from experiments.compared.contenders import TWICE, Contender, contenders
+from experiments.compared.contenders import NOT_RUN, Contender, contenders
 from experiments.compared.paper import PAPER
 from experiments.compared.settings import SETTINGS, Setting, case_of
 from experiments.compared.spaces import CONFIGURATIONS, Point, space_of, spaces
@@ -93,7 +93,7 @@ def _measure_one(
 def _run(case: Case, learner: Learner, contender: Contender, key: Any) -> Any:
     return run_stream(
         learner,
-        case.stream,
+        by_task(case.stream) if contender.whole_tasks else case.stream,
         key=key,
         test=(case.Z_test, case.y_test),
         evaluate="task",
@@ -201,7 +201,7 @@ PLAIN = {
 }
 HEADINGS = (
     *("method", "family", "ACC", "paper ACC", "BWT", "FWT", "forgetting", *PROTOCOLS),
-    *("seconds", "passes", "updates", "boundaries", "state bytes", "rows kept"),
+    *("seconds", "batches", "passes", "updates", "boundaries", "state bytes", "rows kept"),
     *("chosen", "edge", "configurations", "leak guard", "seeds", "remark"),
 )
 
@@ -223,8 +223,8 @@ def rows_of(setting: Setting, *, seeds: int, count: int, out: Path) -> Iterator[
             yield row | {"remark": "not run: tuned, not yet measured"}
             continue
         yield row | _figures(done) | _circumstances(name, contender, setting, choice, done)
-    for name, reason in TWICE.items():
-        yield {"method": name, "remark": f"not run: {reason}"}
+    for title, reason in NOT_RUN.values():
+        yield {"method": title, "remark": f"not run: {reason}"}
 
 
 def _kept_choice(name: str, setting: Setting, count: int, out: Path) -> Record | None:
@@ -263,6 +263,7 @@ def _circumstances(
     guards = {record["guard"] for record in done if "guard" in record}
     sizes = {record["state bytes"] for record in done if "state bytes" in record}
     return {
+        "batches": "one a task" if contender.whole_tasks else f"{setting.num_batches}",
         "passes": "10" if joint else "1",
         "updates": str(chosen.get("updates", 1)) if contender.precision == "single" else "",
         "boundaries": contender.boundaries,

@@ -95,7 +95,7 @@ def tried(
         return _tried_offline(contender, make, space, setting, trial, count)
     if space.points(count) == [{}]:
         return _tried_alone(contender, make, setting, trial)
-    stream = by_task(trial.stream) if contender.once_a_task else trial.stream
+    stream = _as_given(contender, trial.stream)
     result = sweep(
         make,
         stream,
@@ -114,6 +114,11 @@ def tried(
         loss = result.prequential_loss.ravel()
     scores = result.accuracy["class_incremental"][..., -1].ravel()
     return Scores(scores, result.healthy.ravel(), loss)
+
+
+def _as_given(contender: Contender, stream: Stream) -> Stream:
+    at_once = contender.once_a_task or contender.whole_tasks
+    return by_task(stream) if at_once else stream
 
 
 def _tried_alone(
@@ -176,7 +181,10 @@ def choose(name: str, contender: Contender, setting: Setting, count: int) -> Rec
     stream = case_of(setting, 0).stream
     trials = [trial_of(setting, stream, draw) for draw in range(setting.draws)]
     # A sweep compiles anew for another function.
-    make = partial(contender.make, **{**space.fixed, **space.cheaper})
+    cheaper = dict(space.cheaper)
+    if "task_batches" in space.fixed:
+        cheaper["task_batches"] = trials[0].stream.num_batches // setting.tuned_tasks
+    make = partial(contender.make, **{**space.fixed, **cheaper})
     found = [tried(contender, make, space, setting, trial, count) for trial in trials]
     healthy = np.all([one.healthy for one in found], axis=0)
     scores = np.where(healthy, np.mean([one.accuracy for one in found], axis=0), 0.0)
