@@ -9,7 +9,7 @@ from rvfl_jax import Learner, adaptive_k, edrvfl
 from rvfl_jax.learners.methods import METHODS, module_of
 
 Role = Literal["learner", "bound"]
-OURS = "edRVFL"
+OURS = "forward ridge"
 
 
 class Contender(NamedTuple):
@@ -22,8 +22,8 @@ class Contender(NamedTuple):
         boundaries: "given" if it is told where a task ends, else "none".
         precision: of its arithmetic here.
         role: "bound" for one that is trained on all rows at once.
-        once_a_task: whether its answers at the end of a task are the same for any batches, so that
-            configurations may be tried on one batch a task.
+        any_batches: whether it ends in the same answers after any batches, so that configurations
+            may be tried on a single one.
         whole_tasks: whether it is given each task as one batch.
     """
 
@@ -33,7 +33,7 @@ class Contender(NamedTuple):
     boundaries: Literal["none", "given"] = "none"
     precision: Literal["single", "double"] = "double"
     role: Role = "learner"
-    once_a_task: bool = False
+    any_batches: bool = False
     whole_tasks: bool = False
 
 
@@ -58,13 +58,13 @@ def bayes(*, num_nodes: int, ridge: Any, kappa: Any) -> Learner:
 
 # Behind the last batch nothing is announced: what -F knows at the end of its rows is what -R knows.
 OWN = {
-    "-R": Contender("-R", OURS, constant(0.0), once_a_task=True),
-    "-F": Contender("-F", OURS, constant(1.0), once_a_task=True),
+    "-R": Contender("-R", OURS, constant(0.0), any_batches=True),
+    "-F": Contender("-F", OURS, constant(1.0), any_batches=True),
     "-kF": Contender("-kF", OURS, forward),
     "-kF-Bayes": Contender("-kF-Bayes", OURS, bayes),
 }
 JOINT_RIDGE = {
-    "joint_ridge": Contender("Joint ridge", "bound", constant(0.0), role="bound", once_a_task=True)
+    "joint_ridge": Contender("Joint ridge", "bound", constant(0.0), role="bound", any_batches=True)
 }
 # What has no row of figures, and why.
 NOT_RUN = {
@@ -96,6 +96,6 @@ def _of_the_library(name: str) -> Contender:
         boundaries=method.boundaries,
         precision="single" if by_gradients else "double",
         role="learner" if method.style else "bound",
-        once_a_task=method.exact or name in SUMS,
+        any_batches=method.exact or name in SUMS,
         whole_tasks=name in WHOLE_TASKS,
     )

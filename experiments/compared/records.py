@@ -8,8 +8,8 @@ from experiments.compared.settings import Setting
 from experiments.compared.spaces import Point, Space
 from experiments.results_file import Record, ResultsFile
 
-# Of a setting, what no record depends on.
-IN_WORDS = ("name", "title", "inputs")
+# Of a setting, what no record depends on, or its space says.
+ELSEWHERE = ("name", "title", "inputs", "nodes_of_crnet")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Protocol:
 def protocol_of(setting: Setting, **of_the_method: Any) -> Protocol:
     """The protocol of a method on a setting."""
     return Protocol(
-        {name: value for name, value in asdict(setting).items() if name not in IN_WORDS},
+        {name: value for name, value in asdict(setting).items() if name not in ELSEWHERE},
         of_the_method,
     )
 

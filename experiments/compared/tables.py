@@ -83,17 +83,21 @@ def _measure_one(
         else:
             if not warm:
                 # Compiled by a run of its own, so that no seconds below hold a compilation.
-                _run(case, learner, contender, key)
+                run(case, learner, contender, key)
             file.once(f"seed {seed}", _run_and_keep, case, learner, contender, key, R_ind)
         warm = True
         took = time.perf_counter() - start
         print(f"{setting.name}: {name}: seed {seed}, {took:.0f} s", file=sys.stderr, flush=True)
 
 
-def _run(case: Case, learner: Learner, contender: Contender, key: Any) -> Any:
+def run(
+    case: Case, learner: Learner, contender: Contender, key: Any, *, whole_tasks: bool | None = None
+) -> Any:
+    """A run with a look at the test set at each task end; in the batches that a method takes."""
+    merged = contender.whole_tasks if whole_tasks is None else whole_tasks
     return run_stream(
         learner,
-        by_task(case.stream) if contender.whole_tasks else case.stream,
+        by_task(case.stream) if merged else case.stream,
         key=key,
         test=(case.Z_test, case.y_test),
         evaluate="task",
@@ -108,8 +112,8 @@ def _run_and_keep(
     case: Case, learner: Learner, contender: Contender, key: Any, R_ind: np.ndarray
 ) -> Record:
     start = time.perf_counter()
-    run = _run(case, learner, contender, key)
-    seconds, history = time.perf_counter() - start, run.history
+    ended = run(case, learner, contender, key)
+    seconds, history = time.perf_counter() - start, ended.history
     R = history.R["class_incremental"]
     figures = run_metrics(history, R_ind)
     kept = {name: float(value) for name, value in figures.items() if np.isfinite(value)}
@@ -122,9 +126,14 @@ def _run_and_keep(
         "R": R if len(R) <= 20 else None,
         "healthy": bool(history.healthy.all()),
         "seconds": seconds,
-        "state bytes": bytes_of(run.state),
-        "guard": _guarded(case, learner, run.state),
+        "state bytes": bytes_of(ended.state),
+        "guard": _guarded(case, learner, ended.state),
     }
+
+
+def protocol_ends(history: Any) -> Record:
+    """Accuracy on the whole test set at the end, by protocol."""
+    return {f"accuracy_{name}": float(curve[-1]) for name, curve in history.accuracy.items()}
 
 
 def bytes_of(state: Any) -> int:
@@ -209,7 +218,7 @@ HEADINGS = (
 def rows_of(setting: Setting, *, seeds: int, count: int, out: Path) -> Iterator[Record]:
     """One row a method, also of those that are not run; from what is kept, running nothing."""
     for name, contender in contenders().items():
-        choice = _kept_choice(name, setting, count, out)
+        choice = kept_choice(name, setting, count, out)
         row: Record = {"method": contender.title, "family": contender.family}
         row["paper ACC"] = _published(setting, name)
         if choice is None:
@@ -227,7 +236,8 @@ def rows_of(setting: Setting, *, seeds: int, count: int, out: Path) -> Iterator[
         yield {"method": title, "remark": f"not run: {reason}"}
 
 
-def _kept_choice(name: str, setting: Setting, count: int, out: Path) -> Record | None:
+def kept_choice(name: str, setting: Setting, count: int, out: Path) -> Record | None:
+    """The choice of a method if there is one; nothing is run."""
     tuned_on = _tuned_on(setting)
     if name not in spaces(tuned_on):
         return None

@@ -102,7 +102,7 @@ def tried(
         space.points(count) if space.grid is None else space.axes(count),
         key=jax.random.key(KEY),
         test=(trial.X, trial.y),
-        evaluate="task",
+        evaluate=stream.num_batches,
         precision=contender.precision,
         num_classes=setting.num_classes,
         boundaries=contender.boundaries,
@@ -110,15 +110,21 @@ def tried(
         max_bytes=ONE_AT_A_TIME if contender.precision == "single" else SEVERAL,
     )
     loss = np.full(result.healthy.size, np.nan)
-    if setting.mixed and not contender.once_a_task:
+    if setting.mixed and not contender.any_batches:
         loss = result.prequential_loss.ravel()
     scores = result.accuracy["class_incremental"][..., -1].ravel()
     return Scores(scores, result.healthy.ravel(), loss)
 
 
 def _as_given(contender: Contender, stream: Stream) -> Stream:
-    at_once = contender.once_a_task or contender.whole_tasks
-    return by_task(stream) if at_once else stream
+    """In one batch where batches do not matter, in one a task where a method wants that."""
+    if contender.any_batches:
+        return by_task(
+            stream._replace(
+                task=np.zeros_like(stream.task), class_task=np.zeros_like(stream.class_task)
+            )
+        )
+    return by_task(stream) if contender.whole_tasks else stream
 
 
 def _tried_alone(
@@ -130,7 +136,7 @@ def _tried_alone(
         trial.stream,
         key=jax.random.key(KEY),
         test=(trial.X, trial.y),
-        evaluate="task",
+        evaluate=trial.stream.num_batches,
         expert=None,
         precision=contender.precision,
         num_classes=setting.num_classes,
@@ -200,7 +206,7 @@ def choose(name: str, contender: Contender, setting: Setting, count: int) -> Rec
         "tasks": setting.tuned_tasks,
         "rows learned": [trial.stream.num_rows for trial in trials],
         "rows held out": [len(trial.y) for trial in trials],
-        "batches": 0 if contender.once_a_task else trials[0].stream.num_batches,
+        "batches": 0 if contender.any_batches else trials[0].stream.num_batches,
         "points": points,
         "scores": scores,
         "prequential_loss": losses,
