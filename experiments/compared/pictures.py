@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.ticker import MaxNLocator
 
 from experiments.compared import records, tables
 from experiments.compared.contenders import OURS, Contender, contenders
@@ -139,7 +139,7 @@ def _draw_ways(panel: Any, own: list[Measured], num_tasks: int) -> None:
         panel.annotate(
             f"{one.contender.title} {end:.1f}",
             (num_tasks, end),
-            (num_tasks * 1.0 + 0.03 * (num_tasks - 1), height),
+            (num_tasks + 0.03 * (num_tasks - 1), height),
             va="center",
             fontsize=9,
             color=one.colour,
@@ -260,7 +260,9 @@ def draw_batches(setting: Setting, found: Any, variants: Sequence[Any], path: Pa
             )
         panel.set_title(title, loc="left", color=FAMILY_COLOURS[title], fontweight="bold")
         panel.set(xscale="log", ylim=(0, 101))
-        panel.xaxis.set_major_formatter(ScalarFormatter())
+        sizes = [round(rows / variant.num_batches) for variant in cut]
+        panel.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=9)
+        panel.minorticks_off()
         _plain(panel)
     figure.supylabel("final accuracy, %")
     figure.supxlabel("rows of a batch")
