@@ -102,7 +102,7 @@ def tried(
         space.points(count) if space.grid is None else space.axes(count),
         key=jax.random.key(KEY),
         test=(trial.X, trial.y),
-        evaluate="task",
+        evaluate=stream.num_batches,
         precision=contender.precision,
         num_classes=setting.num_classes,
         boundaries=contender.boundaries,
@@ -148,17 +148,22 @@ def _tried_offline(
     columns, found = to_columns("y", trial.y, trial.stream.classes), []
     for point in space.points(count):
         learner = make(**point)
-        scores = offline_scores(
-            learner,
-            trial.stream,
-            trial.X,
-            key=jax.random.key(KEY),
-            num_classes=setting.num_classes,
-            precision=contender.precision,
-        )
+        try:
+            scores = offline_scores(
+                learner,
+                trial.stream,
+                trial.X,
+                key=jax.random.key(KEY),
+                num_classes=setting.num_classes,
+                precision=contender.precision,
+            )
+        except NumericalError:
+            found.append(np.nan)
+            continue
         found.append(float(accuracy(mean_softmax(scores), columns)))
     reached = np.array(found)
-    return Scores(reached, np.ones(len(reached), bool), np.full(len(reached), np.nan))
+    healthy = np.isfinite(reached)
+    return Scores(np.where(healthy, reached, 0.0), healthy, np.full(len(reached), np.nan))
 
 
 def best_of(space: Space, points: list[Point], scores: np.ndarray, losses: np.ndarray) -> int:
