@@ -27,6 +27,7 @@ from experiments.peers import held_out_rows
 from experiments.results_file import Record
 from rvfl_jax import (
     Learner,
+    NumericalError,
     Stream,
     by_task,
     class_incremental_stream,
