@@ -27,6 +27,7 @@ from experiments.peers import held_out_rows
 from experiments.results_file import Record
 from rvfl_jax import (
     Learner,
+    NumericalError,
     Stream,
     by_task,
     class_incremental_stream,
@@ -159,17 +160,22 @@ def _tried_offline(
     columns, found = to_columns("y", trial.y, trial.stream.classes), []
     for point in space.points(count):
         learner = make(**point)
-        scores = offline_scores(
-            learner,
-            trial.stream,
-            trial.X,
-            key=jax.random.key(KEY),
-            num_classes=setting.num_classes,
-            precision=contender.precision,
-        )
+        try:
+            scores = offline_scores(
+                learner,
+                trial.stream,
+                trial.X,
+                key=jax.random.key(KEY),
+                num_classes=setting.num_classes,
+                precision=contender.precision,
+            )
+        except NumericalError:
+            found.append(np.nan)
+            continue
         found.append(float(accuracy(mean_softmax(scores), columns)))
     reached = np.array(found)
-    return Scores(reached, np.ones(len(reached), bool), np.full(len(reached), np.nan))
+    healthy = np.isfinite(reached)
+    return Scores(np.where(healthy, reached, 0.0), healthy, np.full(len(reached), np.nan))
 
 
 def best_of(space: Space, points: list[Point], scores: np.ndarray, losses: np.ndarray) -> int:
