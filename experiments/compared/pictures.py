@@ -65,7 +65,7 @@ def measured(setting: Setting, *, seeds: int, count: int, out: Path) -> list[Mea
             continue
         file = records.runs_file(name, setting, records.as_point(choice["chosen"]), out)
         kept = [file.records.get(f"seed {seed}") for seed in range(seeds)]
-        done = [record for record in kept if record is not None]
+        done = [record for record in kept if record and "ACC" in record]
         if done:
             found.append(Measured(name, contender, done))
     return found

@@ -183,6 +183,22 @@ def test_what_fails_scores_nothing(changed):
     assert tuning.tried(contender, contender.make, space, TOY, trial, COUNT).healthy.all()
 
 
+def test_a_bound_that_fails_scores_nothing(changed):
+    space = spaces.Space({"learning_rate": (1e-2, 1e-1)}, {"hidden": ((6,),)})
+    contender, trial = contenders()["joint"], tuning.trial_of(TOY, toy_case(0).stream)
+
+    def make(*, hidden, learning_rate):
+        rate = 1e30 if learning_rate > 0.03 else learning_rate
+        return contender.make(hidden=hidden, learning_rate=rate, passes=2)
+
+    found = tuning.tried(contender, make, space, TOY, trial, COUNT)
+    failed = np.array([point["learning_rate"] > 0.03 for point in space.points(COUNT)])
+    np.testing.assert_array_equal(found.healthy, ~failed)
+    assert (found.accuracy[failed] == 0).all()
+    assert (found.accuracy[~failed] > 0).all()
+    assert 0 < failed.sum() < COUNT
+
+
 # --- runs and tables --------------------------------------------------------------------------
 
 
