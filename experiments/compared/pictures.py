@@ -1,0 +1,270 @@
+"""What the tables show: accuracy on the way, memory and time against accuracy, old against new."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from experiments.compared import records, tables
+from experiments.compared.contenders import OURS, Contender, contenders
+from experiments.compared.labels import place_labels, spread
+from experiments.compared.settings import Setting
+from experiments.results_file import Record
+from rvfl_jax.plots import COLOURS
+
+# Families in the order of panels, those of few methods in one.
+PANELS: dict[str, tuple[str, ...]] = {
+    "statistics": ("statistics",),
+    "recursive ridge": ("recursive ridge",),
+    OURS: (OURS,),
+    "replay": ("replay",),
+    "regularisation": ("regularisation",),
+    "fine-tuning, projection and others": ("bound",),
+}
+FAMILY_COLOURS = dict(
+    zip(PANELS, (COLOURS[0], COLOURS[5], "black", COLOURS[1], COLOURS[2], COLOURS[3]), strict=True)
+)
+OTHERS = list(PANELS)[-1]
+MARKS = "os^DvPX*<>"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A method and its records, one a seed."""
+
+    name: str
+    contender: Contender
+    records: list[Record]
+
+    @property
+    def panel(self) -> str:
+        """The panel of its family."""
+        family = self.contender.family
+        return next((title for title, own in PANELS.items() if family in own), OTHERS)
+
+    @property
+    def colour(self) -> str:
+        """That of the panel."""
+        return FAMILY_COLOURS[self.panel]
+
+    def mean(self, name: str) -> float:
+        """Over seeds."""
+        return float(np.mean([record[name] for record in self.records]))
+
+
+def measured(setting: Setting, *, seeds: int, count: int, out: Path) -> list[Measured]:
+    """All that is kept of a setting."""
+    found = []
+    for name, contender in contenders().items():
+        choice = tables.kept_choice(name, setting, count, out)
+        if choice is None:
+            continue
+        file = records.runs_file(name, setting, records.as_point(choice["chosen"]), out)
+        kept = [file.records.get(f"seed {seed}") for seed in range(seeds)]
+        done = [record for record in kept if record and "ACC" in record]
+        if done:
+            found.append(Measured(name, contender, done))
+    return found
+
+
+def draw(setting: Setting, *, seeds: int, count: int, out: Path) -> None:
+    """anytime.png and trade_offs.png beside the table."""
+    found = measured(setting, seeds=seeds, count=count, out=out)
+    learners = [one for one in found if one.contender.role == "learner"]
+    folder = records.folder_of(setting, out)
+    if not learners:
+        print(f"{setting.name}: nothing to draw yet")
+        return
+    draw_anytime(setting, found, folder / "anytime.png")
+    draw_trade_offs(setting, learners, folder / "trade_offs.png")
+    print(f"Wrote anytime.png and trade_offs.png to {folder}.")
+
+
+def _panels(figure: Figure, names: Sequence[str]) -> dict[str, Any]:
+    axes = figure.subplots(2, -(-len(names) // 2), sharex=True, sharey=True).ravel()
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    return dict(zip(names, axes, strict=False))
+
+
+def _plain(axis: Any) -> None:
+    axis.grid(color="0.93")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def draw_anytime(setting: Setting, found: list[Measured], path: Path) -> None:
+    """Accuracy on the classes seen after each task; a panel a family, all others grey behind it."""
+    learners = [one for one in found if one.contender.role == "learner"]
+    shown = [title for title in PANELS if any(one.panel == title for one in learners)]
+    figure = Figure(figsize=(14, 8), layout="constrained")
+    panels = _panels(figure, shown)
+    for title, panel in panels.items():
+        for one in learners:
+            if one.panel != title:
+                panel.plot(*_way(one), color="0.87", lw=0.8, zorder=1)
+        own = [one for one in learners if one.panel == title]
+        _draw_ways(panel, own, setting.num_tasks)
+        _draw_bounds(panel, found)
+        panel.set_title(title, loc="left", color=FAMILY_COLOURS[title], fontweight="bold")
+        panel.set(xlim=(1, setting.num_tasks), ylim=(0, 101))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _plain(panel)
+    for panel in list(panels.values())[-(-len(shown) // 2) :]:
+        panel.set_xlabel("tasks learned")
+    for panel in list(panels.values())[:: -(-len(shown) // 2)]:
+        panel.set_ylabel("accuracy on the classes seen, %")
+    seeds = max(len(one.records) for one in found)
+    figure.suptitle(f"{setting.title}: one pass, {seeds} seed{'s' * (seeds > 1)}")
+    figure.savefig(path, dpi=120)
+
+
+def _way(one: Measured) -> tuple[np.ndarray, np.ndarray]:
+    curves = 100 * np.array([record["seen"] for record in one.records])
+    return np.arange(1, curves.shape[1] + 1), curves.mean(axis=0)
+
+
+def _draw_ways(panel: Any, own: list[Measured], num_tasks: int) -> None:
+    """Lines with their names at the right, apart from each other."""
+    ends = [float(_way(one)[1][-1]) for one in own]
+    heights = spread(ends, 5.2, 1.0, 100.0)
+    for at, (one, end, height) in enumerate(zip(own, ends, heights, strict=True)):
+        tasks, mean = _way(one)
+        shade = 1 - 0.55 * at / max(len(own) - 1, 1)
+        look = {"color": one.colour, "alpha": shade, "marker": MARKS[at % len(MARKS)]}
+        panel.plot(tasks, mean, lw=1.8, ms=5, markevery=max(len(tasks) // 8, 1), zorder=3, **look)
+        panel.annotate(
+            f"{one.contender.title} {end:.1f}",
+            (num_tasks, end),
+            (num_tasks + 0.03 * (num_tasks - 1), height),
+            va="center",
+            fontsize=9,
+            color=one.colour,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.6},
+        )
+
+
+def _draw_bounds(panel: Any, found: list[Measured]) -> None:
+    """Dotted lines, named at the foot of the panel, where no curve begins."""
+    told = []
+    for one in found:
+        if one.contender.role == "bound":
+            value = 100 * one.mean("accuracy_class_incremental")
+            panel.axhline(value, color="0.3", lw=0.9, ls=(0, (1, 2)), zorder=0)
+            told.append(f"{one.contender.title.lower()} {value:.1f}")
+    if told:
+        text = "dotted: " + ", ".join(told)
+        panel.text(0.02, 0.02, text, transform=panel.transAxes, fontsize=8.5, color="0.3")
+
+
+def draw_trade_offs(setting: Setting, learners: list[Measured], path: Path) -> None:
+    """Memory and time against final accuracy, and accuracy on old tasks against new ones."""
+    figure = Figure(figsize=(19, 7.5), layout="constrained")
+    memory, seconds, tasks = figure.subplots(1, 3)
+    final = [100 * one.mean("accuracy_class_incremental") for one in learners]
+    sizes = [one.mean("state bytes") / 1e6 for one in learners]
+    _scatter(memory, learners, sizes, final)
+    memory.set(xscale="log", xlabel="state, MB", ylabel="final accuracy, %")
+    memory.set_title("Memory against accuracy", loc="left")
+    _scatter(seconds, learners, [_median(one) for one in learners], final)
+    seconds.set(xscale="log", xlabel="seconds of a run, warm", ylabel="final accuracy, %")
+    seconds.set_title("Time against accuracy", loc="left")
+    first = [100 * one.mean("first tasks") for one in learners]
+    last = [100 * one.mean("last tasks") for one in learners]
+    _scatter(tasks, learners, first, last)
+    tasks.axline((50, 50), slope=1, color="0.8", lw=1, zorder=0)
+    half = setting.num_tasks // 2
+    tasks.set(xlim=(-3, 103), ylim=(-3, 103))
+    tasks.set_xlabel(f"final accuracy on the first {half} tasks, %")
+    tasks.set_ylabel(f"final accuracy on the last {half} tasks, %")
+    tasks.set_title("Stability against plasticity", loc="left")
+    for axis in (memory, seconds, tasks):
+        _plain(axis)
+        axis.margins(0.08)
+    _legend(figure, learners)
+    figure.suptitle(setting.title)
+    figure.draw_without_rendering()
+    for axis, xs, ys in (
+        (memory, sizes, final),
+        (seconds, [_median(one) for one in learners], final),
+        (tasks, first, last),
+    ):
+        names = [one.contender.title for one in learners]
+        place_labels(axis, xs, ys, names, [one.colour for one in learners])
+    figure.savefig(path, dpi=110)
+
+
+def _median(one: Measured) -> float:
+    return float(np.median([record["seconds"] for record in one.records]))
+
+
+def _scatter(axis: Any, learners: list[Measured], xs: list[float], ys: list[float]) -> None:
+    for one, x, y in zip(learners, xs, ys, strict=True):
+        hollow = one.contender.boundaries == "given"
+        face = "white" if hollow else one.colour
+        axis.scatter(x, y, s=44, facecolor=face, edgecolor=one.colour, linewidth=1.6, zorder=3)
+
+
+def _legend(figure: Figure, learners: list[Measured]) -> None:
+    from matplotlib.lines import Line2D
+
+    look = {"ls": "", "marker": "o", "ms": 8}
+    entries = [
+        Line2D([], [], color=colour, label=title, **look)
+        for title, colour in FAMILY_COLOURS.items()
+        if any(one.panel == title for one in learners)
+    ]
+    told = Line2D([], [], color="0.4", mfc="white", mew=1.6, label="told where tasks end", **look)
+    figure.legend(handles=[*entries, told], loc="outside lower center", ncols=len(entries) + 1)
+
+
+def draw_batches(setting: Setting, found: Any, variants: Sequence[Any], path: Path) -> None:
+    """Final accuracy against the rows of a batch, a panel a family; blurred boundaries as stars."""
+    known = contenders()
+    rows = 60_000 if setting.rows is None else setting.rows
+    cut = [variant for variant in variants if not variant.blur]
+    blurred = [variant for variant in variants if variant.blur]
+    methods = {name: Measured(name, known[name], []) for name in found}
+    shown = [title for title in PANELS if any(one.panel == title for one in methods.values())]
+    figure = Figure(figsize=(14, 8), layout="constrained")
+    for title, panel in _panels(figure, shown).items():
+        own = [one for one in methods.values() if one.panel == title]
+        ends = []
+        for at, one in enumerate(own):
+            there = [variant for variant in cut if variant in found[one.name]]
+            xs = [rows / variant.num_batches for variant in there]
+            ys = [100 * float(np.mean(found[one.name][variant])) for variant in there]
+            shade = 1 - 0.55 * at / max(len(own) - 1, 1)
+            look = {"color": one.colour, "alpha": shade}
+            panel.plot(xs, ys, marker=MARKS[at % len(MARKS)], lw=1.8, ms=5, **look)
+            for variant in blurred:
+                if variant in found[one.name]:
+                    y = 100 * float(np.mean(found[one.name][variant]))
+                    panel.plot(rows / variant.num_batches / 1.6, y, "*", ms=9, **look)
+            ends.append((xs[0], ys[0]) if xs else (np.nan, np.nan))
+        heights = spread([y for _, y in ends], 5.2, 1.0, 100.0)
+        for one, (x, y), height in zip(own, ends, heights, strict=True):
+            panel.annotate(
+                one.contender.title,
+                (x, y),
+                (1.15 * rows / cut[0].num_batches, height),
+                va="center",
+                fontsize=9,
+                color=one.colour,
+                annotation_clip=False,
+                arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.6},
+            )
+        panel.set_title(title, loc="left", color=FAMILY_COLOURS[title], fontweight="bold")
+        panel.set(xscale="log", ylim=(0, 101))
+        sizes = [round(rows / variant.num_batches) for variant in cut]
+        panel.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=9)
+        panel.minorticks_off()
+        _plain(panel)
+    figure.supylabel("final accuracy, %")
+    figure.supxlabel("rows of a batch")
+    figure.suptitle(f"{setting.title}, in other batches; stars: blurred boundaries")
+    figure.savefig(path, dpi=120)

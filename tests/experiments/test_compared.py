@@ -1,0 +1,282 @@
+"""Equal budgets, choices that see no test row, and tables that follow from what is kept."""
+
+import csv
+import math
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+import rvfl_jax
+from experiments.compared import records, settings, spaces, tables, tuning
+from experiments.compared.__main__ import main
+from experiments.compared.contenders import NOT_RUN, contenders
+from experiments.compared.settings import SETTINGS, Setting
+from experiments.fashion_mnist import Case
+from rvfl_jax.encoders import LeakError, leak_guard
+from rvfl_jax.learners.methods import METHODS
+from tests.streams import blobs
+
+TOY = Setting(
+    "toy",
+    "Blobs-6/3",
+    num_features=5,
+    num_classes=6,
+    num_tasks=3,
+    tuned_tasks=2,
+    num_batches=12,
+    inputs="blobs",
+    held_out=0.2,
+    batch_rows=10,
+    memory=12,
+    drawn=(4,),
+    hidden=((6,),),
+    nodes=(16,),
+    nodes_of_crnet=(16,),
+)
+COUNT = 4
+FEW = ("ncm",)
+EVERY = pytest.mark.parametrize(
+    "name",
+    [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in contenders()],
+)
+
+
+def toy_case(seed):
+    X, y = blobs(240, features=5, classes=6)
+    stream = rvfl_jax.class_incremental_stream(
+        X.astype(np.float32), y, num_tasks=3, num_batches=12, seed=seed
+    )
+    X_test, y_test = blobs(60, features=5, classes=6)
+    return Case(stream, X_test.astype(np.float32), y_test, np.argsort(stream.classes)[y_test], None)
+
+
+@pytest.fixture
+def changed(monkeypatch):
+    """What is done to the case of a seed before anybody sees it."""
+    changes = {"case": lambda case: case}
+    monkeypatch.setitem(
+        settings.MAKERS, "toy", lambda setting, seed: changes["case"](toy_case(seed))
+    )
+    settings.case_of.cache_clear()
+    yield changes
+    settings.case_of.cache_clear()
+
+
+def chosen(name, setting=TOY):
+    settings.case_of.cache_clear()
+    found = tuning.choose(name, contenders()[name], setting, COUNT)
+    return {key: value for key, value in found.items() if key != "sweep seconds"}
+
+
+# --- spaces -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_every_method_has_the_same_number_of_configurations(setting):
+    known = spaces.spaces(setting)
+    for name in contenders():
+        space = known[name]
+        points = space.points()
+        assert len({tuple(point.items()) for point in points}) == len(points)
+        if space.numbers:
+            assert len(points) == spaces.CONFIGURATIONS == 64
+        else:
+            assert len(points) < 64
+            assert "no hyperparameters" in space.remark
+        for option, values in space.options.items():
+            counts = [sum(point[option] == value for point in points) for value in values]
+            assert max(counts) == min(counts), "options in turn"
+        for point in points:
+            for number, (low, high) in space.numbers.items():
+                assert low <= point[number] <= high
+        contenders()[name].make(**space.fixed, **points[0])
+
+
+def test_numbers_fill_their_ranges_and_the_draw_is_fixed():
+    points = spaces.latin_hypercube({"a": (1e-3, 1e3), "b": (2.0, 8.0)}, 64)
+    for name, (low, high) in {"a": (1e-3, 1e3), "b": (2.0, 8.0)}.items():
+        logs = np.log([point[name] for point in points])
+        parts = 64 * (logs - np.log(low)) / (np.log(high) - np.log(low))
+        assert sorted(parts.astype(int)) == list(range(64))
+    assert points == spaces.latin_hypercube({"a": (1e-3, 1e3), "b": (2.0, 8.0)}, 64)
+    assert points != spaces.latin_hypercube({"a": (1e-3, 1e3), "b": (2.0, 8.0)}, 64, seed=1)
+
+
+def test_edges_are_told_and_ties_go_to_the_middle_or_to_the_least_loss():
+    space = spaces.Space({"a": (1e-2, 1e2)})
+    points = [{"a": value} for value in (0.0101, 0.5, 2.0, 99.0)]
+    assert [space.at_the_edge(point) for point in points] == [["a"], [], [], ["a"]]
+    unknown = np.full(4, np.nan)
+    assert tuning.best_of(space, points, np.array([0.9, 0.1, 0.2, 0.3]), unknown) == 0
+    assert tuning.best_of(space, points, np.array([0.9, 0.9, 0.2, 0.9]), unknown) == 1
+    losses = np.array([0.5, 0.4, 0.1, 0.3])
+    assert tuning.best_of(space, points, np.array([0.9, 0.9, 0.2, 0.9]), losses) == 3
+
+
+def test_quick_settings_only_make_smaller_what_is_the_same():
+    for setting in SETTINGS.values():
+        small = settings.quick(setting)
+        assert (small.num_tasks, small.tuned_tasks) == (setting.num_tasks, setting.tuned_tasks)
+        assert max(small.hidden[0]) <= min(setting.hidden[-1])
+    assert [one.name for one in settings.named("a,d")] == ["a", "d10", "d20"]
+    with pytest.raises(ValueError, match="settings: expected some of"):
+        settings.named("a,z")
+
+
+# --- tuning -----------------------------------------------------------------------------------
+
+
+def test_trials_hold_out_rows_of_the_first_tasks_alone():
+    stream = toy_case(0).stream
+    trial = tuning.trial_of(TOY, stream)
+    first = (stream.weight > 0) & (stream.task < TOY.tuned_tasks)[:, None]
+    learned = trial.stream.X[trial.stream.weight > 0]
+    assert len(learned) + len(trial.X) == first.sum()
+    both = np.concatenate([learned, trial.X])
+    np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(stream.X[first], axis=0))
+    assert set(trial.y) == set(stream.classes[stream.class_task < TOY.tuned_tasks])
+    tasks = dict(zip(stream.classes, stream.class_task, strict=True))
+    assert [tasks[label] for label in trial.stream.classes] == list(trial.stream.class_task)
+    of_class = [int((trial.y == label).sum()) for label in set(trial.y)]
+    assert of_class == [8] * 4
+    assert not np.array_equal(trial.X, tuning.trial_of(TOY, stream, 1).X)
+    few = tuning.trial_of(replace(TOY, tuning_rows=40), stream)
+    assert few.stream.num_rows + len(few.y) == 40
+
+
+@EVERY
+def test_choices_depend_on_no_test_row_and_on_no_later_task(name, changed):
+    before = chosen(name)
+    assert 0 < before["score"] <= 1
+    changed["case"] = lambda case: Case(
+        case.stream._replace(
+            X=np.where((case.stream.task < 2)[:, None, None], case.stream.X, np.nan)
+        ),
+        np.full_like(case.Z_test, np.nan),
+        case.y_test,
+        case.columns,
+        None,
+    )
+    np.testing.assert_equal(chosen(name), before)
+    # Control: rows of the first tasks matter.
+    changed["case"] = _noisy
+    assert not np.array_equal(chosen(name)["scores"], before["scores"])
+
+
+def _noisy(case):
+    noise = np.random.default_rng(0).normal(scale=9, size=case.stream.X.shape)
+    return replace(case, stream=case.stream._replace(X=case.stream.X + noise.astype(np.float32)))
+
+
+def test_what_fails_scores_nothing(changed):
+    space = spaces.Space({"learning_rate": (1e-2, 1e-1)}, {"hidden": ((6,),)})
+    contender = contenders()["finetune"]
+    trial = tuning.trial_of(TOY, toy_case(0).stream)
+
+    def make(*, hidden, learning_rate):
+        return contender.make(hidden=hidden, learning_rate=1e30 * learning_rate)
+
+    found = tuning.tried(contender, make, space, TOY, trial, COUNT)
+    assert not found.healthy.any()
+    assert tuning.tried(contender, contender.make, space, TOY, trial, COUNT).healthy.all()
+
+
+def test_a_bound_that_fails_scores_nothing(changed):
+    space = spaces.Space({"learning_rate": (1e-2, 1e-1)}, {"hidden": ((6,),)})
+    contender, trial = contenders()["joint"], tuning.trial_of(TOY, toy_case(0).stream)
+
+    def make(*, hidden, learning_rate):
+        rate = 1e30 if learning_rate > 0.03 else learning_rate
+        return contender.make(hidden=hidden, learning_rate=rate, passes=2)
+
+    found = tuning.tried(contender, make, space, TOY, trial, COUNT)
+    failed = np.array([point["learning_rate"] > 0.03 for point in space.points(COUNT)])
+    np.testing.assert_array_equal(found.healthy, ~failed)
+    assert (found.accuracy[failed] == 0).all()
+    assert (found.accuracy[~failed] > 0).all()
+    assert 0 < failed.sum() < COUNT
+
+
+# --- runs and tables --------------------------------------------------------------------------
+
+
+def measured(name, out, seeds=2):
+    settings.case_of.cache_clear()
+    tables.measure(TOY, [name], seeds=seeds, count=COUNT, out=out)
+    _, point = tables.chosen_for(name, TOY, count=COUNT, out=out)
+    return records.runs_file(name, TOY, point, out).records
+
+
+@EVERY
+def test_no_answer_depends_on_the_other_test_rows(name, changed, tmp_path):
+    found = measured(name, tmp_path, seeds=1)["seed 0"]
+    assert found["healthy"]
+    if contenders()[name].role == "learner":
+        assert found["guard"] == "passes"
+    order = np.random.default_rng(0).permutation(60)
+    changed["case"] = lambda case: replace(
+        case, Z_test=case.Z_test[order], y_test=case.y_test[order], columns=case.columns[order]
+    )
+    other = measured(name, tmp_path / "permuted", seeds=1)["seed 0"]
+    same = [key for key in found if key.startswith(("accuracy", "ACC", "BWT", "forgetting"))]
+    assert same
+    for key in same:
+        assert other[key] == pytest.approx(found[key], abs=1e-6)
+    # Control: rows without their labels are another test set.
+    changed["case"] = lambda case: replace(case, Z_test=case.Z_test[order])
+    mixed = measured(name, tmp_path / "mixed", seeds=1)["seed 0"]
+    assert mixed["accuracy_class_incremental"] != pytest.approx(
+        found["accuracy_class_incremental"], abs=1e-6
+    )
+
+
+def test_the_guard_sees_a_method_that_looks_at_its_neighbours(changed):
+    case, learner = toy_case(0), rvfl_jax.edrvfl(num_layers=1, num_nodes=8, ridge=1.0, k=0.0)
+    state = rvfl_jax.run_stream(learner, case.stream, key=jax.random.key(0)).state
+    assert tables._guarded(case, learner, state) == "passes"
+    leaking = replace(learner, predict=lambda state, X: learner.predict(state, X - X.mean(axis=0)))
+    with pytest.raises(LeakError):
+        leak_guard(lambda X: leaking.predict(state, X), case.Z_test)
+    assert tables._guarded(case, leaking, state) == "fails"
+
+
+def test_runs_go_on_and_tables_follow_from_records_alone(changed, tmp_path, monkeypatch):
+    for name in ("ncm", "er"):
+        measured(name, tmp_path)
+    monkeypatch.setitem(SETTINGS, "toy", TOY)
+    first = tables.tabulate(TOY, seeds=2, count=COUNT, out=tmp_path).read_text()
+
+    def never(*args, **options):
+        raise AssertionError("run again")
+
+    monkeypatch.setattr(tables, "run_stream", never)
+    monkeypatch.setattr(tuning, "sweep", never)
+    for name in ("ncm", "er"):
+        measured(name, tmp_path)
+    assert tables.tabulate(TOY, seeds=2, count=COUNT, out=tmp_path).read_text() == first
+    # Control: another seed is another run.
+    with pytest.raises(AssertionError, match="run again"):
+        measured("er", tmp_path, seeds=3)
+    with (tmp_path / "compared_toy" / "table.csv").open() as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    titles = {METHODS[name].title for name in METHODS} | {title for title, _ in NOT_RUN.values()}
+    assert titles <= set(rows)
+    for title, row in rows.items():
+        assert bool(row["ACC"]) != row["remark"].startswith("not run: "), title
+    assert rows["ER"]["rows kept"] == "12"
+    assert rows["ER"]["seeds"] == "2"
+    assert int(rows["NCM"]["state bytes"].replace(",", "")) == 8 * (6 * 5 + 6)
+    values = [measured("er", tmp_path)[f"seed {seed}"] for seed in range(2)]
+    assert rows["ER"]["ACC"].startswith(f"{np.mean([v['ACC'] for v in values]):.4f} ± ")
+    assert all(math.isfinite(value["FWT"]) for value in values)
+
+
+@pytest.mark.slow
+def test_the_quick_run_has_a_figure_for_every_method(tmp_path):
+    main("tables", "a", quick=True, out=tmp_path)
+    with (tmp_path / "compared_quick" / "compared_a" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    missing = [row["method"] for row in rows if not row["ACC"]]
+    assert missing == [title for title, _ in NOT_RUN.values()]
