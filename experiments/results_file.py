@@ -98,11 +98,16 @@ def write_table(
     after: str = "",
 ) -> None:
     """The rows as table.csv, and as table.md between what is said before and after."""
-    cells = [headings, *rows]
-    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as out:
-        csv.writer(out, lineterminator="\n").writerows(cells)
-    text = before + markdown_table(headings, cells[1:]) + after
+    cells = list(rows)
+    write_csv(folder, headings, cells)
+    text = before + markdown_table(headings, cells) + after
     (folder / "table.md").write_text(text, encoding="utf-8")
+
+
+def write_csv(folder: Path, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """The rows as table.csv alone."""
+    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as out:
+        csv.writer(out, lineterminator="\n").writerows([headings, *rows])
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -23,7 +23,7 @@ from experiments.compared.spaces import CONFIGURATIONS, Point, space_of, spaces
 from experiments.compared.tuning import choice_of
 from experiments.comparison import accuracy_of
 from experiments.fashion_mnist import Case
-from experiments.results_file import Record, mean_and_deviation, write_table
+from experiments.results_file import Record, markdown_table, mean_and_deviation, write_csv
 from rvfl_jax import Learner, NumericalError, by_task, edrvfl, offline_scores, run_stream
 from rvfl_jax.encoders import LeakError, leak_guard
 from rvfl_jax.metrics import PROTOCOLS, forgetting, mean_softmax, protocol_hits
@@ -211,10 +211,13 @@ PLAIN = {
     "forgetting": "forgetting",
     **{protocol: f"accuracy_{protocol}" for protocol in PROTOCOLS},
 }
-HEADINGS = (
+REACHED = (
     *("method", "family", "ACC", "paper ACC", "BWT", "FWT", "forgetting", *PROTOCOLS),
-    *("seconds", "batches", "passes", "updates", "boundaries", "state bytes", "rows kept"),
-    *("chosen", "edge", "configurations", "leak guard", "seeds", "remark"),
+    *("seconds", "seeds"),
+)
+GIVEN = (
+    *("method", "boundaries", "batches", "passes", "updates", "state bytes", "rows kept"),
+    *("chosen", "edge", "configurations", "leak guard", "remark"),
 )
 
 
@@ -297,13 +300,21 @@ def _short(value: Any) -> str:
 
 
 def tabulate(setting: Setting, *, seeds: int, count: int, out: Path) -> Path:
-    """table.csv and table.md of a setting from what is kept."""
+    """table.csv and, in two parts, table.md of a setting from what is kept."""
     folder = records.folder_of(setting, out)
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(rows_of(setting, seeds=seeds, count=count, out=out))
-    cells = ([str(row.get(heading, "")) for heading in HEADINGS] for row in rows)
-    write_table(folder, HEADINGS, cells, before=_before(setting), after=_after(setting))
+    headings = tuple(dict.fromkeys(REACHED + GIVEN))
+    write_csv(folder, headings, _cells(headings, rows))
+    reached = markdown_table(REACHED, _cells(REACHED, [row for row in rows if row.get("ACC")]))
+    given = markdown_table(GIVEN, _cells(GIVEN, rows))
+    parts = _before(setting), reached, _after(setting), "\n## What each was given\n\n", given
+    (folder / "table.md").write_text("".join(parts), encoding="utf-8")
     return folder / "table.md"
+
+
+def _cells(headings: tuple[str, ...], rows: list[Record]) -> list[list[str]]:
+    return [[str(row.get(heading, "")) for heading in headings] for row in rows]
 
 
 def _before(setting: Setting) -> str:
