@@ -156,6 +156,18 @@ def build_parser() -> argparse.ArgumentParser:
     _add_data_options(sweep)
     _add_network_options(sweep, ridge=False)
     _add_sweep_options(sweep)
+    _add_embed_command(commands)
+    _add_model_commands(commands)
+    for command in commands.choices.values():
+        command.add_argument(
+            "--no-cache",
+            action="store_true",
+            help="compile anew, and keep no program for the next process",
+        )
+    return parser
+
+
+def _add_embed_command(commands: Any) -> None:
     embed = commands.add_parser(
         "embed",
         help="turn images into a feature file with a pretrained model",
@@ -168,14 +180,6 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=_Formatter,
     )
     _add_embed_options(embed)
-    _add_model_commands(commands)
-    for command in commands.choices.values():
-        command.add_argument(
-            "--no-cache",
-            action="store_true",
-            help="compile anew, and keep no program for the next process",
-        )
-    return parser
 
 
 def _add_model_commands(commands: Any) -> None:

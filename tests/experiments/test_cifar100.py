@@ -35,6 +35,7 @@ def looked_at_ends(case, learner, key):
     return rvfl_jax.run_stream(learner, case.stream, **options).history.accuracy
 
 
+@pytest.mark.slow
 def test_the_first_layers_of_a_deep_network_are_the_shallow_one(case):
     adaptive, key = rvfl_jax.adaptive_k(), jax.random.key(4)
     found = runs.along_layers(case, tiny(2, adaptive), key, (1, 2))
@@ -85,6 +86,7 @@ def test_cuts_are_those_of_the_sweep(case, monkeypatch):
         np.testing.assert_allclose(along[axis][place], want, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_decision_regions_are_those_of_the_prefix_learned(case):
     learner, key, rows = tiny(k=2.0), jax.random.key(0), len(case.columns)
     record = regions.measure_regions(case, {"-kF": learner}, key, rows)
@@ -180,6 +182,7 @@ def _invented(case, monkeypatch):
     monkeypatch.setattr(regions, "GRID", 40)
 
 
+@pytest.mark.slow
 def test_everything_measured_is_told_and_drawn(case, monkeypatch, tmp_path, capsys):
     _invented(case, monkeypatch)
     config = runs.Config(seeds=2, tasks=(10,), features=(runs.HONEST,))

@@ -261,10 +261,8 @@ def _mean_loss(history):
     return float((losses * rows).sum() / rows.sum())
 
 
-@pytest.mark.parametrize(
-    "checkpoint",
-    [pytest.param(True, marks=pytest.mark.slow), False, pytest.param(8, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoint", [True, False, 8])
 def test_losses_and_their_gradients(checkpoint):
     """With respect to lambda, kappa and sigma, through blocks and a padded last one."""
     stream = small_batches()
@@ -284,6 +282,7 @@ def test_losses_and_their_gradients(checkpoint):
     assert references.relative_error(got[1], expected[1]) <= tolerances.CLOSED_FORM
 
 
+@pytest.mark.slow
 def test_in_parts_and_from_anything_that_can_be_iterated(tmp_path):
     """Chunks that no block divides; resumed to the last bit; batches from a generator."""
     learner = make(adaptive_k(0.7, 0.2))

@@ -52,6 +52,7 @@ def test_deferred_decisions_equal_decisions_at_every_batch(k, evaluate, rows_ahe
     assert later.history.healthy.all()
 
 
+@pytest.mark.slow
 def test_going_on_from_a_state():
     stream = ragged_stream()
     whole = run(stream, guesses=False)

@@ -145,6 +145,7 @@ def test_equation_20_steps_to_the_closed_form():
         assert relative_error(theta, want) <= tolerances.CLOSED_FORM
 
 
+@pytest.mark.slow
 def test_what_adds_up_knows_the_prior_once():
     stream = ragged_stream()
     learner = make(1.0, "information")

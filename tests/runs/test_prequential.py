@@ -123,6 +123,7 @@ def test_what_failed_is_infinite_and_no_minimum(stream, k, ridge):
     assert jax.jit(loss)(k, ridge) == jnp.inf
 
 
+@pytest.mark.slow
 def test_second_derivatives_by_forward_over_reverse_mode(stream):
     def loss(log):
         learner = rvfl_jax.edrvfl(
