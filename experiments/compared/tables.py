@@ -276,7 +276,8 @@ def _circumstances(
     sick = sum(not record["healthy"] for record in done)
     if sick:
         remarks.append(f"arithmetic failed on {sick} of {len(done)} seeds")
-    guards = {record["guard"] for record in done if "guard" in record}
+    # Where the arithmetic failed an answer is no number, which equals nothing.
+    guards = {record["guard"] for record in done if "guard" in record and record["healthy"]}
     sizes = {record["state bytes"] for record in done if "state bytes" in record}
     return {
         "batches": "one a task" if contender.whole_tasks else f"{setting.num_batches}",
