@@ -45,12 +45,18 @@ import optax
 from jax import lax
 
 from rvfl_jax.core.checks import positive_int, scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
 from rvfl_jax.learners.layers import activations, layers_of, with_layers
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, follow, is_sound
-from rvfl_jax.learners.parts import of_met_classes, rows_of, unless_unhealthy
-from rvfl_jax.metrics import brier_loss
+from rvfl_jax.learners.mlp_head import (
+    HIDDEN,
+    MLPHead,
+    Rows,
+    checked_hidden,
+    follow,
+    mlp_learner,
+)
+from rvfl_jax.learners.parts import of_met_classes, unless_unhealthy
 
 # Of the embedding, and of s e where its gradient is scaled.
 LARGEST, LARGEST_SCALED = 6.0, 50.0
@@ -174,7 +180,7 @@ def log_probabilities(params: Any, X: Any, masks: OfLayers, rows: Array) -> Arra
     return of_met_classes(rows, jax.nn.log_softmax(z))
 
 
-def task_loss(params: Any, masks: OfLayers, rows: tuple[Array, Array, Array], met: Array) -> Array:
+def task_loss(params: Any, masks: OfLayers, rows: Rows, met: Array) -> Array:
     """The mean cross-entropy of X, Y and weight, among classes with rows (m,) in the task."""
     X, Y, weight = rows
     logits = of_met_classes(met, activations(params, X, masks)[-1])
@@ -212,9 +218,7 @@ def scale_at(options: Options, largest_scale: Any, learned: Array, update: int) 
     return least + (largest_scale - least) * progress
 
 
-def updated(
-    state: HATState, rows: tuple[Array, Array, Array], task: Array, scale: Array, numbers: Numbers
-) -> HATState:
+def updated(state: HATState, rows: Rows, task: Array, scale: Array, numbers: Numbers) -> HATState:
     """The state after one update of a task on rows X, Y and weight, at this s."""
 
     def loss(trained: tuple[Any, OfLayers]) -> Array:
@@ -253,21 +257,14 @@ def _hat(options: Options, numbers: Numbers) -> Learner:
 
         return jnp.max(lax.map(under, (state.embeddings, state.rows)), axis=0)
 
-    def step(
-        state: HATState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[HATState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.rows.dtype)
-        rows, task = (X, jnp.asarray(Y_t, X.dtype), weight), task_of(state)
-        new = state._replace(rows=state.rows.at[task].add(weight @ rows[1]))
+    def learn(state: HATState, rows: Rows) -> HATState:
+        _, Y, weight = rows
+        task = task_of(state)
+        new = state._replace(rows=state.rows.at[task].add(weight @ Y))
         for update in range(options.updates):
             scale = scale_at(options, numbers.largest_scale, state.learned, update)
             new = updated(new, rows, task, scale, numbers)
-        new = new._replace(learned=state.learned + 1)
-        healthy = is_sound((new.params, new.embeddings))
-        info = StepInfo(scores(state, X), healthy)
-        # Without rows the masks alone would move.
-        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+        return new._replace(learned=state.learned + 1)
 
     def consolidate(state: HATState) -> HATState:
         masks = attention(state.embeddings, task_of(state), numbers.largest_scale)
@@ -276,12 +273,12 @@ def _hat(options: Options, numbers: Numbers) -> Learner:
         new = state._replace(used=used, learned=none, ended=state.ended + 1)
         return unless_unhealthy(state.learned > 0, new, state)
 
-    return plain_learner(
+    return mlp_learner(
+        MLPHead(options.hidden),
         partial(begun, options),
-        step,
-        scores,
+        learn,
+        scores=scores,
+        trained=lambda state: (state.params, state.embeddings),
         consolidate=consolidate,
-        loss=brier_loss,
         description=describe("hat", **numbers._asdict(), **options._asdict()),
-        sizes=lambda state: MLPHead(options.hidden).sizes(state.params),
     )

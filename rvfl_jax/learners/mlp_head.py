@@ -5,6 +5,7 @@ makes the learner.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ import optax
 
 from rvfl_jax.core.checks import positive_int
 from rvfl_jax.core.types import (
+    Answer,
     Array,
     Consolidate,
     FitOffline,
@@ -116,25 +118,31 @@ def mlp_learner(
     learn: Callable[[State, Rows], State],
     *,
     description: str,
+    scores: Answer | None = None,
+    trained: Callable[[State], Any] = attrgetter("params"),
     consolidate: Consolidate = keep_state,
     fit_offline: FitOffline | None = None,
 ) -> Learner:
     """The learner of a state with `params` of this perceptron, not compiled, for `shared_programs`.
 
     A batch of no rows, as runs in chunks fill up with, leaves no trace, not even a draw or a
-    penalty's pull; one that leaves parameters that are not finite is not learned.
+    penalty's pull; one that leaves anything trained that is not finite is not learned.
 
     Args:
-        head: the perceptron, whose logits are the scores.
+        head: the perceptron.
         init: `(key, num_features, num_classes) -> state`.
         learn: `(state, rows) -> state`, in the precision of the parameters, padding set to 0.
         description: the method and its configuration, for records.
+        scores: `(state, X) -> (n, m)`; the logits if None.
+        trained: `state -> pytree` of what has to be finite.
         consolidate: `state -> state`, where a task ends.
         fit_offline: the offline expert, if the method has one.
     """
 
-    def scores(state: State, X: Any) -> Array:
+    def logits(state: State, X: Any) -> Array:
         return head.logits(state.params, X)
+
+    answer = logits if scores is None else scores
 
     def step(
         state: State, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
@@ -142,14 +150,14 @@ def mlp_learner(
         del X_next
         X, weight = rows_of(X_t, weight_t, jax.tree.leaves(state.params)[0].dtype)
         new = learn(state, (X, jnp.asarray(Y_t, X.dtype), weight))
-        healthy = is_sound(new.params)
-        info = StepInfo(scores(state, X), healthy)
+        healthy = is_sound(trained(new))
+        info = StepInfo(answer(state, X), healthy)
         return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
 
     return plain_learner(
         init,
         step,
-        scores,
+        answer,
         fit_offline=fit_offline,
         consolidate=consolidate,
         loss=brier_loss,

@@ -31,13 +31,18 @@ import jax.numpy as jnp
 import optax
 
 from rvfl_jax.core.checks import positive_int, scalar
-from rvfl_jax.core.types import Array, Learner, StepInfo
-from rvfl_jax.learners.base import describe, plain_learner, shared_programs
+from rvfl_jax.core.types import Array, Learner
+from rvfl_jax.learners.base import describe, shared_programs
 from rvfl_jax.learners.layers import activations, layers_of, with_layers
-from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, checked_hidden, follow, is_sound
-from rvfl_jax.learners.parts import rows_of, unless_unhealthy
+from rvfl_jax.learners.mlp_head import (
+    HIDDEN,
+    MLPHead,
+    Rows,
+    checked_hidden,
+    follow,
+    mlp_learner,
+)
 from rvfl_jax.linalg.products import matmul
-from rvfl_jax.metrics import brier_loss
 
 Projectors = tuple[Array, ...]
 
@@ -124,20 +129,12 @@ def _owm(options: Options, numbers: Numbers) -> Learner:
     in_task = options.task_batches * options.updates
 
     def init(key: Array, num_features: int, num_classes: int) -> OWMState:
-        params = head.init(key, num_features, num_classes)
+        params, moments = head.begin(optimiser, key, num_features, num_classes)
         projectors = tuple(jnp.eye(len(layer["kernel"]) + 1) for layer in layers_of(params))
-        learned = jnp.zeros((), jnp.int32)
-        return OWMState(params, optimiser.init(params), projectors, learned)
+        return OWMState(params, moments, projectors, jnp.zeros((), jnp.int32))
 
-    def scores(state: OWMState, X: Any) -> Array:
-        return head.logits(state.params, X)
-
-    def step(
-        state: OWMState, X_t: Any, Y_t: Any, X_next: Any = None, *, weight_t: Any = None, **_: Any
-    ) -> tuple[OWMState, StepInfo]:
-        del X_next
-        X, weight = rows_of(X_t, weight_t, state.projectors[0].dtype)
-        rows = X, jnp.asarray(Y_t, X.dtype), weight
+    def learn(state: OWMState, rows: Rows) -> OWMState:
+        X, _, weight = rows
         params, moments, projectors, learned = state
         for update in range(options.updates):
             done = learned.astype(X.dtype) * options.updates + update
@@ -149,17 +146,13 @@ def _owm(options: Options, numbers: Numbers) -> Learner:
             )
             gradient = projected(projectors, jax.grad(head.loss)(params, *rows))
             params, moments = follow(optimiser, params, moments, gradient)
-        new = OWMState(params, moments, projectors, learned + 1)
-        healthy = is_sound(params) & is_sound(projectors)
-        info = StepInfo(scores(state, X), healthy)
-        return unless_unhealthy(healthy & jnp.any(weight > 0), new, state), info
+        return OWMState(params, moments, projectors, learned + 1)
 
-    return plain_learner(
+    return mlp_learner(
+        head,
         init,
-        step,
-        scores,
+        learn,
+        trained=lambda state: (state.params, state.projectors),
         consolidate=lambda state: state._replace(learned=jnp.zeros_like(state.learned)),
-        loss=brier_loss,
         description=describe("owm", **numbers._asdict(), **options._asdict()),
-        sizes=lambda state: head.sizes(state.params),
     )
