@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rvfl_jax.estimators.merge import merge
     from rvfl_jax.estimators.regressor import EdRVFLRegressor
     from rvfl_jax.estimators.save import load_model, save_model
+    from rvfl_jax.estimators.shared_sums import Sums
     from rvfl_jax.learners.base import make_learner
     from rvfl_jax.learners.baselines import (
         fine_tuned_edrvfl,
@@ -78,6 +79,7 @@ _WHERE = {
     "Run": "rvfl_jax.runs.history",
     "StepInfo": "rvfl_jax.core.types",
     "Stream": "rvfl_jax.core.types",
+    "Sums": "rvfl_jax.estimators.shared_sums",
     "Sweep": "rvfl_jax.sweeps.result",
     "adaptive_k": "rvfl_jax.learners.edrvfl.strength",
     "batched": "rvfl_jax.streams.reader",
@@ -116,7 +118,7 @@ _WHERE = {
 
 
 # Modules for users that `import *` leaves out: drawing imports Matplotlib.
-_MODULES = ("data", "encoders", "plots", "serving")
+_MODULES = ("data", "distributed", "encoders", "plots", "serving")
 
 
 def __getattr__(name: str) -> Any:
@@ -145,6 +147,7 @@ __all__ = [
     "Run",
     "StepInfo",
     "Stream",
+    "Sums",
     "Sweep",
     "adaptive_k",
     "batched",

@@ -19,7 +19,7 @@ def run(code):
 def test_every_public_name_is_there():
     for name in rvfl_jax.__all__:
         assert getattr(rvfl_jax, name).__name__.removeprefix("rvfl_jax.") == name
-    modules = ["data", "encoders", "plots", "serving"]
+    modules = ["data", "distributed", "encoders", "plots", "serving"]
     assert dir(rvfl_jax) == sorted([*rvfl_jax.__all__, *modules])
     for name in modules:
         assert getattr(rvfl_jax, name).__name__ == f"rvfl_jax.{name}"

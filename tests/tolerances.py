@@ -14,3 +14,5 @@ COUNTS = 1e-6
 DERIVATIVE = 1e-5
 # The bar for several devices: the same sums in another order, through a whole stream.
 SHARDED = 1e-9
+# The bar for sums made by several workers: one machine's readout, float64.
+MACHINES = 1e-10
