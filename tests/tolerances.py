@@ -14,3 +14,5 @@ COUNTS = 1e-6
 DERIVATIVE = 1e-5
 # The bar for several devices: the same sums in another order, through a whole stream.
 SHARDED = 1e-9
+# Normal equations of condition 1e9, the most that lambda chosen by cross-validation leaves.
+LEAST_LAMBDA = 1e-5

@@ -71,7 +71,8 @@ def _check_alike(a: EdRVFLClassifier, b: EdRVFLClassifier) -> None:
     of_a, of_b = (jax.tree.leaves(fitted_of(model).weights) for model in (a, b))
     if not all(np.array_equal(mine, theirs) for mine, theirs in zip(of_a, of_b, strict=True)):
         raise ValueError(
-            "b: expected the random weights of a, got others; give both one integer random_state"
+            "b: expected the random weights of a, got others; give both one integer random_state,"
+            ' and begin both on the same rows for feature_map="fourier"'
         )
     for name in ("mean_", "scale_") if a.scale == "first" else ():
         if not np.array_equal(getattr(a, name), getattr(b, name)):
