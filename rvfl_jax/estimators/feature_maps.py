@@ -15,7 +15,8 @@ Sources: A. Rahimi, B. Recht, "Random Features for Large-Scale Kernel Machines",
 D. Garreau, W. Jitkrittum, M. Kanagawa, "Large sample analysis of the median heuristic", 2017.
 
 sparse: every node sees a share `SEEN` of the inputs, with weights of N(0, 1 / their number), and a
-share `KEPT` of the nodes of a row is left. Zeros are multiplied as other weights are.
+share `KEPT` of the nodes of a row is left. Zeros are multiplied as other weights are. The shares are
+the best of fifteen pairs on training rows held out of digits, letter and plants, with 512 nodes.
 Source: S. Dasgupta, C. Stevens, S. Navlakha, "A neural algorithm for a fundamental computing
 problem", Science 358, 2017, where a node sees a tenth of its inputs and 5 % of the nodes are left.
 """
@@ -35,7 +36,7 @@ from rvfl_jax.estimators.learned import Weights
 from rvfl_jax.linalg.products import matmul
 
 FEATURE_MAPS: tuple[FeatureMap, ...] = ("layers", "fourier", "sparse", "none")
-SEEN, KEPT = 0.1, 0.2
+SEEN, KEPT = 0.3, 0.5
 # First rows whose distances are looked at.
 MOST_ROWS = 512
 

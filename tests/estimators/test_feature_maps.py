@@ -166,7 +166,7 @@ def test_bandwidths_of_few_rows(rows, want):
     assert median_distance(np.array(rows)) == pytest.approx(want)
 
 
-def test_sparse_nodes_see_a_tenth_of_the_inputs():
+def test_sparse_nodes_see_a_share_of_the_inputs():
     model = EdRVFLClassifier(**OPTIONS, feature_map="sparse").fit(X, Y)
     for W in (model._fitted.weights.first, *model._fitted.weights.later):
         seen = np.asarray(W) != 0
