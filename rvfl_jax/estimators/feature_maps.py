@@ -15,8 +15,9 @@ Sources: A. Rahimi, B. Recht, "Random Features for Large-Scale Kernel Machines",
 D. Garreau, W. Jitkrittum, M. Kanagawa, "Large sample analysis of the median heuristic", 2017.
 
 sparse: every node sees a share `SEEN` of the inputs, with weights of N(0, 1 / their number), and a
-share `KEPT` of the nodes of a row is left. Zeros are multiplied as other weights are. The shares are
-the best of fifteen pairs on training rows held out of digits, letter and plants, with 512 nodes.
+share `KEPT` of the nodes of a row is left. Zeros are multiplied as other weights are. The shares
+were the best of fifteen pairs on training rows held out of digits, letter and plants, with 512
+nodes: denser than in the source.
 Source: S. Dasgupta, C. Stevens, S. Navlakha, "A neural algorithm for a fundamental computing
 problem", Science 358, 2017, where a node sees a tenth of its inputs and 5 % of the nodes are left.
 """
