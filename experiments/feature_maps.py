@@ -1,13 +1,14 @@
 """Feature maps and lambda of the estimator on five data sets: `python -m experiments.feature_maps`.
 
-Classes come one after another, in 50 batches (plants: 100), each learned by one `partial_fit`; the
-end is accuracy over all classes on test rows. One sub-learner of N = 512 nodes beside the inputs.
+Classes come one after another, in 50 batches (plants: 100); the end is accuracy over all classes
+on test rows. One sub-learner of N = 512 nodes beside the inputs. Readouts do not depend on batches,
+and batches are joined where nobody looks between them.
 
 - `maps`: every map with lambda by generalised cross-validation, `ridge="auto"`, and as a
   discriminant with its shrinkage among five. The bandwidth of "fourier" is the median distance of
-  the first batch, which has few classes; of rows drawn from all training rows; or the latter times
-  the best of three factors. What is chosen, but for lambda, is chosen by the accuracy on held-out
-  training rows as beside the peers of `experiments.estimator`, and then learned with all of them.
+  the first batch, which has few classes; of rows of the whole stream; or the latter by the best of
+  three factors. What is chosen, but for lambda, is chosen by the accuracy on held-out training rows
+  as beside the peers of `experiments.estimator`, and then learned with all of them.
 - `lambda`: "auto" beside the default of 1 and beside the best of 9 on the same held-out rows, 1e-3
   to 1e3; for one sub-learner, for the estimator's defaults and for those of `rvfl-jax fit`. The
   mean over five looks, on the classes seen by then, tells of the way. The last column is the best
@@ -17,7 +18,7 @@ No test row enters any choice.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,7 +35,6 @@ from experiments.results_file import Record, ResultsFile, markdown_table, mean_a
 from experiments.settings import RESULTS, Once, steps_shown
 from rvfl_jax import EdRVFLClassifier, Stream, class_incremental_stream
 from rvfl_jax.estimators.compiled import layers_of
-from rvfl_jax.estimators.feature_maps import MOST_ROWS, median_distance
 from rvfl_jax.linalg.host_blas import ridge_solution
 from rvfl_jax.streams.labels import to_columns
 
@@ -76,11 +76,13 @@ class Config:
         seeds: of orders, splits and networks.
         num_nodes: N.
         fashion_rows: training rows of Fashion-MNIST.
+        cifar_rows: of the CIFAR-100 features, as many of each class.
     """
 
     seeds: int = 3
     num_nodes: int = 512
     fashion_rows: int = 10_000
+    cifar_rows: int = 10_000
 
 
 class Problem:
@@ -107,13 +109,24 @@ def problem(config: Config, name: str, seed: int) -> Problem:
         )
         return Problem(stream, data.X_test, to_columns("y", data.y_test, stream.classes), 0.2)
     case = cifar100_case(CIFAR, seed, num_tasks=10, num_batches=50)
-    return Problem(case.stream, case.Z_test, case.columns, 0.2)
+    stream = estimator.some_rows(case.stream, config.cifar_rows, seed)
+    return Problem(stream, case.Z_test, case.columns, 0.2)
 
 
-def learned(stream: Stream, seed: int, **options: Any) -> EdRVFLClassifier:
-    """A model that learned a stream; labels are columns."""
+def joined(stream: Stream, ends: Sequence[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(X, y) of all batches up to each of these, from the one before on."""
+    batches, start = [*peers.batches_of(stream)], 0
+    for end in (*ends, len(batches)):
+        if end > start:
+            X, y = zip(*batches[start:end], strict=True)
+            yield np.concatenate(X), np.concatenate(y)
+            start = end
+
+
+def learned(stream: Stream, seed: int, first: bool = False, **options: Any) -> EdRVFLClassifier:
+    """A model that learned a stream, the first batch by itself or not; labels are columns."""
     model = EdRVFLClassifier(random_state=seed, **options)
-    for X, y in peers.batches_of(stream):
+    for X, y in joined(stream, [1] if first else []):
         model.partial_fit(X, y)
     return model
 
@@ -140,15 +153,6 @@ def by_lambda(model: EdRVFLClassifier, X: np.ndarray, y: np.ndarray) -> list[flo
 # --- maps --------------------------------------------------------------------------------------
 
 
-def factor_to_all_rows(stream: Stream, seed: int) -> float:
-    """What makes the bandwidth of the first batch that of rows drawn from all."""
-    batches = peers.batches_of(stream)
-    first = next(batches)[0]
-    X = np.concatenate([first, *(X for X, _ in batches)])
-    rows = np.random.default_rng(seed).permutation(len(X))[:MOST_ROWS]
-    return median_distance(first) / median_distance(X[rows])
-
-
 def shrinkage_chosen(model: EdRVFLClassifier, X: np.ndarray, y: np.ndarray) -> Record:
     """The best on held-out rows."""
     grid = [{"shrinkage": shrinkage} for shrinkage in SHRINKAGES]
@@ -164,15 +168,15 @@ def with_map(config: Config, name: str, kind: str, seed: int) -> Record:
     part, X, y = data.held_out(seed)
     options = {"num_layers": 1, "num_nodes": config.num_nodes, "ridge": "auto"}
     options |= {"feature_map": MAPS[kind]}
-    scale = factor_to_all_rows(data.stream, seed) if kind in (OF_ALL, CHOSEN) else 1.0
+    first = kind == "fourier"
     factors = FACTORS if kind == CHOSEN else (1.0,)
-    tried = [learned(part, seed, **options, weight_scale=scale * factor) for factor in factors]
+    tried = [learned(part, seed, first, **options, weight_scale=factor) for factor in factors]
     reached = [accuracy(model, X, y) for model in tried]
     factor = peers.best_of([{"factor": factor} for factor in factors], reached)
     shrinkage = shrinkage_chosen(tried[factors.index(factor["chosen"]["factor"])], X, y)
-    options["weight_scale"] = scale * factor["chosen"]["factor"]
+    options["weight_scale"] = factor["chosen"]["factor"]
     start = time.process_time()
-    model = learned(data.stream, seed, **options)
+    model = learned(data.stream, seed, first, **options)
     seconds = time.process_time() - start
     ridge = accuracy(model, data.X_test, data.columns)
     model.set_params(readout="discriminant", **shrinkage["chosen"])
@@ -198,11 +202,11 @@ def looks(batches: int) -> list[int]:
 def on_the_way(data: Problem, seed: int, **options: Any) -> Iterator[tuple[EdRVFLClassifier, Any]]:
     """The model at every look, and which test rows are of classes seen."""
     model = EdRVFLClassifier(random_state=seed, **options)
-    batches = [*peers.batches_of(data.stream)]
-    ends = looks(len(batches))
-    for number, (X, y) in enumerate(batches, start=1):
+    ends = looks(len([*peers.batches_of(data.stream)]))
+    # What standardises are the rows of the first batch, as of a stream.
+    for number, (X, y) in enumerate(joined(data.stream, [1, *ends])):
         model.partial_fit(X, y)
-        if number in ends:
+        if number:
             yield model, np.isin(data.columns, model.classes_)
 
 
