@@ -30,7 +30,7 @@ def test_every_public_name_is_there():
 def test_types_of_options_are_what_the_functions_take():
     from rvfl_jax import edrvfl, metrics
     from rvfl_jax.core import types
-    from rvfl_jax.estimators import base, readouts, scaling
+    from rvfl_jax.estimators import base, feature_maps, readouts, scaling
     from rvfl_jax.learners import base as learner
     from rvfl_jax.learners.edrvfl import network, strength
     from rvfl_jax.linalg.precision import PRECISIONS
@@ -53,6 +53,7 @@ def test_types_of_options_are_what_the_functions_take():
         (types.Order, stream.ORDERS),
         (types.Lookahead, base.LOOKAHEADS),
         (types.Scale, scaling.SCALES),
+        (types.FeatureMap, feature_maps.FEATURE_MAPS),
         (types.ReadoutName, readouts.READOUTS),
         (types.Criterion, CRITERIA),
         (types.Protocol, metrics.PROTOCOLS),

@@ -16,3 +16,5 @@ DERIVATIVE = 1e-5
 SHARDED = 1e-9
 # The bar for sums made by several workers: one machine's readout, float64.
 MACHINES = 1e-10
+# Normal equations of condition 1e9, the most that lambda chosen by cross-validation leaves.
+LEAST_LAMBDA = 1e-5

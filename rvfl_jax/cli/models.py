@@ -44,6 +44,7 @@ def fit(arguments: argparse.Namespace) -> int:
         arguments.ridge,
         _strength(arguments),
         activation=arguments.activation,
+        feature_map=arguments.feature_map,
         scale=arguments.scale,
         class_balance=arguments.class_balance,
         random_state=arguments.seed,
@@ -207,6 +208,7 @@ def inspect(arguments: argparse.Namespace) -> int:
         "rows": model.num_rows_seen_,
         "tables": sum(times for times in tables.values() if times > 0),
         "rows_of_class": {str(label): float(count) for label, count in counts},
+        "lambda": model.ridge_.tolist(),
         "condition_at_most": _condition(model),
         "forward_strengths": strengths if isinstance(model.k, AdaptiveK) else strengths[-1:],
         "inverse_temperature": model.inverse_temperature_,
@@ -224,7 +226,7 @@ def _tell(found: dict[str, Any]) -> None:
 def _condition(model: EdRVFLClassifier) -> list[float]:
     """tr(A) / lambda of each sub-learner, an upper bound of the condition of A."""
     trace = model._settled().trace
-    return (trace / np.broadcast_to(np.asarray(model.ridge, float), trace.shape)).tolist()
+    return (trace / model.ridge_).tolist()
 
 
 def _strength(arguments: argparse.Namespace) -> float | AdaptiveK:

@@ -270,6 +270,13 @@ def _add_predict_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _number_or_auto(text: str) -> float | str:
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number or auto, got {text!r}") from None
+
+
 def _add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder to write the model to"
@@ -281,12 +288,23 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-nodes", type=int, default=256, metavar="N", help="hidden nodes of each sub-learner"
     )
-    parser.add_argument("--ridge", type=float, default=1.0, help="regularisation strength lambda")
+    parser.add_argument(
+        "--ridge",
+        type=_number_or_auto,
+        default=1.0,
+        help="regularisation strength lambda, or auto: by generalised cross-validation",
+    )
     parser.add_argument("--k", default="0", help="forward strength, or bayes for an adaptive one")
     parser.add_argument("--kappa", type=float, default=1.0, help="scale of the adaptive k")
     parser.add_argument("--sigma", type=float, default=1e-5, help="noise level of the adaptive k")
     parser.add_argument(
         "--activation", default="relu", help="activation: relu, leaky_relu, sigmoid, tanh or swish"
+    )
+    parser.add_argument(
+        "--feature-map",
+        choices=("layers", "fourier", "sparse", "none"),
+        default="layers",
+        help="random layers, random Fourier features, a sparse projection, or the columns alone",
     )
     parser.add_argument(
         "--class-balance",

@@ -40,6 +40,7 @@ Boundaries = Literal["none", "given"]
 Order = Literal["classes", "tasks", "none"]
 Lookahead = Literal["hold", "none"]
 Scale = Literal["none", "first"]
+FeatureMap = Literal["layers", "fourier", "sparse", "none"]
 ReadoutName = Literal["ridge", "discriminant", "nearest_mean"]
 Criterion = Literal["prequential_loss", "prequential_accuracy"]
 # How guesses on a test set are judged; see `rvfl_jax.metrics.protocol_hits`.

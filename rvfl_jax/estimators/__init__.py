@@ -11,6 +11,8 @@ any hashable label).
 | a stream that drifts | `forgetting=0.999`: what a row is worth after one more row |
 | the inputs of the next batch, before their labels | `k=1.0` and `partial_fit(X, y, X_next=...)` |
 | features of several scales | `scale="first"`: standardised for good by the rows that came first |
+| no idea of lambda | `ridge="auto"`: by generalised cross-validation of the sums, anew for every readout |
+| another map than random layers in mind | `feature_map="fourier"`, `"sparse"`, `"none"`, or a function of JAX arrays |
 | numbers to predict | `EdRVFLRegressor` |
 | how sure it is | `predict_proba`, calibrated; `predict_std`, the deviation of each score |
 | states of `edrvfl` and no estimator | `merge_states`, `unlearn_rows`, `with_prior` |

@@ -74,10 +74,24 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     Args:
         num_layers: L, sub-learners.
         num_nodes: N, hidden nodes of each.
-        ridge: lambda > 0, a scalar or (L,).
+        ridge: lambda > 0, a scalar or (L,); or "auto", by generalised cross-validation of the
+            sums of all rows so far, anew for every readout, whatever the batches were. The score
+            is that of squared errors of one-hot targets, in which a class counts by its rows,
+            whatever `class_balance`; see `rvfl_jax.learners.edrvfl.gcv.best_ridges`. "auto" needs
+            sums, as described above. A readout then costs the eigenvectors of D^T D, O(d^3),
+            about ten times a solve, and is not updated by low rank: for readers who ask after
+            every few rows a fixed value is much faster.
         k: forward strength: 0 is -R, 1 is -F, any constant -kF, `adaptive_k(...)` -kF-Bayes. It
             penalises scores on the inputs announced as `X_next`, until those are learned.
-        activation: of the hidden nodes; see `edrvfl`.
+        activation: of the hidden nodes of "layers"; see `edrvfl`.
+        feature_map: what H of the features [H | X] is. "layers" are random layers; "fourier" N / 2
+            cosines and sines of random frequencies, whose bandwidth is the median distance
+            between the first rows, divided by `weight_scale`; "sparse" N sparse projections of
+            which the largest of each row are kept; "none" nothing (N = 0), so that the readouts
+            are ridge regression and discriminant analysis of the inputs; a function of JAX arrays
+            (n, s) to (n, N) is a map of one's own, which can be exported and not saved. Draws are
+            independent for each sub-learner; the last two have one, whatever `num_layers`. All
+            but "layers" need sums. See `rvfl_jax.estimators.feature_maps`.
         intercept: whether inputs get a constant column; the paper's network has none.
         scale: "none" takes features as they are; "first" standardises them with the mean and the
             standard deviation of the first rows, those of `fit` or of the first batch, and keeps
@@ -111,6 +125,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         class_count_: total weight of the rows learned of each class.
         inverse_temperature_: the power that `predict_proba` raises scores to.
         mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
+        ridge_: (L,) lambda of the readouts, that chosen now for `ridge="auto"`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
         num_rows_seen_: number of rows given so far.
 
@@ -125,6 +140,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         k: Any = 0.0,
         *,
         activation: Any = "relu",
+        feature_map: Any = "layers",
         intercept: bool = True,
         scale: Scale = "none",
         readout: ReadoutName = "ridge",
@@ -146,6 +162,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self.ridge = ridge
         self.k = k
         self.activation = activation
+        self.feature_map = feature_map
         self.intercept = intercept
         self.scale = scale
         self.readout = readout
@@ -316,9 +333,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         design, numbers = self._same_design()
         leverages = partial(compiled.leverages, design, fitted.learned)
         if fitted.on_sums:
-            theta, inverse = self._concluded(fitted, numbers["ridge"])
+            ridge = self._ridge()
+            theta, inverse = self._concluded(fitted, ridge)
             leverages = partial(additive.leverages, design, fitted.weights, inverse)
-            ask = partial(self._variance_of_sums, fitted, (theta, inverse), numbers["ridge"])
+            ask = partial(self._variance_of_sums, fitted, (theta, inverse), ridge)
         else:
             ask = partial(self._variance, fitted, numbers["ridge"])
         parts = self._in_buckets(self._inputs(X), lambda part: leverages(part)[..., None])
@@ -469,7 +487,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         capacity = classes_for(len(labels.labels))
         kind = one_of("readout", self.readout, READOUTS)
         self._begin(
-            given.batch.X.shape[1] - bool(self.intercept),
+            given.batch.X,
             capacity,
             guesses=no_guesses(capacity, LINKS[kind]),
             guessed_by=kind,

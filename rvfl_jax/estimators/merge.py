@@ -92,7 +92,7 @@ def _check_alike(a: EdRVFLBase, name: str, b: EdRVFLBase) -> None:
     if not all(np.array_equal(mine, theirs) for mine, theirs in zip(of_a, of_b, strict=True)):
         raise ValueError(
             f"{name}: expected the random weights of a, got others; give both one integer"
-            " random_state"
+            ' random_state, and begin both on the same rows for feature_map="fourier"'
         )
     for what in ("mean_", "scale_") if a.scale == "first" else ():
         if not np.array_equal(getattr(a, what), getattr(b, what)):

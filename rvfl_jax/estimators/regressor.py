@@ -33,13 +33,15 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
     rescale them or choose `ridge` accordingly.
 
     Args:
-        num_layers, num_nodes, ridge, k, activation, scale, forgetting, lookahead, cold_start,
-            solver, weight_init, weight_scale, precision, random_state: see `EdRVFLClassifier`.
+        num_layers, num_nodes, ridge, k, activation, feature_map, scale, forgetting, lookahead,
+            cold_start, solver, weight_init, weight_scale, precision, random_state: see
+            `EdRVFLClassifier`. With "auto" all outputs together have one lambda a sub-learner.
         intercept: whether inputs get a constant column.
         ensemble: "mean" or "median" of the sub-learners' predictions.
 
     Attributes:
         mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
+        ridge_: (L,) lambda of the readouts, that chosen now for `ridge="auto"`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
         num_rows_seen_: number of rows given so far.
     """
@@ -52,6 +54,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         k: Any = 0.0,
         *,
         activation: Any = "relu",
+        feature_map: Any = "layers",
         intercept: bool = True,
         scale: Scale = "none",
         forgetting: float = 1.0,
@@ -69,6 +72,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         self.ridge = ridge
         self.k = k
         self.activation = activation
+        self.feature_map = feature_map
         self.intercept = intercept
         self.scale = scale
         self.forgetting = forgetting
@@ -199,7 +203,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
     def _start(self, given: "_Given") -> None:
         batch = given.batch
         self._begin(
-            batch.X.shape[1] - bool(self.intercept),
+            batch.X,
             batch.target.shape[1],
             guesses=None,
             scaling=given.scaling,
