@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from rvfl_jax.core.types import Learner, StepInfo, Stream
     from rvfl_jax.estimators.classifier import EdRVFLClassifier
     from rvfl_jax.estimators.merge import merge
+    from rvfl_jax.estimators.multilabel import EdRVFLMultiLabelClassifier
+    from rvfl_jax.estimators.prequential_forgetting import PrequentialForgetting
     from rvfl_jax.estimators.regressor import EdRVFLRegressor
     from rvfl_jax.estimators.save import load_model, save_model
     from rvfl_jax.estimators.shared_sums import Sums
@@ -70,12 +72,14 @@ __version__ = "0.1.0"
 _WHERE = {
     "Comparison": "rvfl_jax.runs.comparison",
     "EdRVFLClassifier": "rvfl_jax.estimators.classifier",
+    "EdRVFLMultiLabelClassifier": "rvfl_jax.estimators.multilabel",
     "EdRVFLRegressor": "rvfl_jax.estimators.regressor",
     "EdRVFLState": "rvfl_jax.learners.edrvfl.state",
     "History": "rvfl_jax.runs.history",
     "Learner": "rvfl_jax.core.types",
     "NumericalError": "rvfl_jax.core.checks",
     "Predictor": "rvfl_jax.serving.predictor",
+    "PrequentialForgetting": "rvfl_jax.estimators.prequential_forgetting",
     "Run": "rvfl_jax.runs.history",
     "StepInfo": "rvfl_jax.core.types",
     "Stream": "rvfl_jax.core.types",
@@ -138,12 +142,14 @@ def __dir__() -> list[str]:
 __all__ = [
     "Comparison",
     "EdRVFLClassifier",
+    "EdRVFLMultiLabelClassifier",
     "EdRVFLRegressor",
     "EdRVFLState",
     "History",
     "Learner",
     "NumericalError",
     "Predictor",
+    "PrequentialForgetting",
     "Run",
     "StepInfo",
     "Stream",

@@ -17,7 +17,8 @@ from tests.streams import ragged_stream
 
 MOST_PARAMETERS, MOST_LINES = 8, 60
 # Tables of options.
-TABLES = {"edrvfl", "EdRVFLClassifier.__init__", "EdRVFLRegressor.__init__"}
+KINDS = ("Classifier", "MultiLabelClassifier", "Regressor")
+TABLES = {"edrvfl", *(f"EdRVFL{kind}.__init__" for kind in KINDS)}
 # Each with what its options are made of, and how often the function itself names a parameter.
 BY_KEYWORD = [
     (rvfl_jax.run_stream, RunOptions, 2),

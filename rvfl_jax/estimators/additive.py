@@ -214,6 +214,25 @@ def leave_one_out(
 
 
 @partial(jax.jit, static_argnames=("design",))
+def left_out(
+    design: Design, weights: Weights, solved: tuple[Array, Array], rows: PaddedRows
+) -> Array:
+    """(b, m) what the ensemble's mean predicts of rows that are learned, without each of them.
+
+    Args:
+        design: which program this is.
+        weights: of the random layers.
+        solved: theta and the inverse of the factor.
+        rows: with targets (b, m).
+    """
+    theta, inverse = solved
+    D = layers_of(weights, rows.X, design)
+    v = jnp.minimum(jnp.asarray(rows.weight, D.dtype), 1.0)[:, None]
+    h = v * _leverage(D, inverse)[..., None]
+    return jnp.mean((matmul(D, theta) - h * targets_of(rows, theta)) / (1.0 - h), axis=0)
+
+
+@partial(jax.jit, static_argnames=("design",))
 def leverages(design: Design, weights: Weights, inverse: Array, X: Array) -> Array:
     """(L, n) D A^-1 D^T of each row, by the inverse of the factor of A."""
     return _leverage(layers_of(weights, X, design), inverse)

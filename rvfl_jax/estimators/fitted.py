@@ -14,6 +14,7 @@ from rvfl_jax.estimators.calibration import Guesses, grown_guesses
 from rvfl_jax.estimators.learned import Batch, Learned, joined, programmed, state_of, sums_with
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.scaling import Scaling
+from rvfl_jax.estimators.thresholds import LabelGuesses
 from rvfl_jax.learners.edrvfl.algebra import grown_state
 from rvfl_jax.learners.edrvfl.gcv import best_ridges
 from rvfl_jax.linalg.precision import precision_scope
@@ -46,6 +47,7 @@ class Fitted(NamedTuple):
         guessed_by: kind of the readout that the guesses are by; None for a regressor.
         balanced: weight of each label, for `class_weight="balanced"`.
         one_output: whether targets of a regressor came as (n,).
+        label_guesses: past guesses of labels, where a row may have several.
         notes: those in the file that it was loaded from.
     """
 
@@ -62,6 +64,7 @@ class Fitted(NamedTuple):
     guessed_by: str | None = None
     balanced: Mapping[Any, float] | None = None
     one_output: bool = False
+    label_guesses: LabelGuesses | None = None
     notes: Mapping[str, Any] | None = None
 
     @property
@@ -167,11 +170,12 @@ class Fitted(NamedTuple):
         capacity = classes_for(len(labels.labels))
         if capacity <= self.capacity:
             return grown
-        assert self.guesses is not None
+        guesses, of_labels = self.guesses, self.label_guesses
         return grown._replace(
             learned=_grown(self.learned, capacity),
             counts=np.pad(self.counts, (0, capacity - self.capacity)),
-            guesses=grown_guesses(self.guesses, capacity),
+            guesses=None if guesses is None else grown_guesses(guesses, capacity),
+            label_guesses=None if of_labels is None else of_labels.grown(capacity),
         )
 
 

@@ -14,7 +14,9 @@ from rvfl_jax.estimators.calibration import merged_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.fitted import Fitted, fitted_of
 from rvfl_jax.estimators.following import Asked
+from rvfl_jax.estimators.multilabel import EdRVFLMultiLabelClassifier
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
+from rvfl_jax.estimators.thresholds import merged_label_guesses
 from rvfl_jax.estimators.whole import TURN, as_it_stands
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import as_array
@@ -33,7 +35,7 @@ def merge(a: Model, b: Model, *others: Model) -> Model:
         a: fitted, without forgetting.
         b: fitted, with the parameters, the random weights (give both the same integer
             `random_state`), the features and, for `scale="first"`, the scaling of `a`. A
-            classifier may have learned other classes, a regressor has as many outputs.
+            classifier may have learned other classes or labels, a regressor has as many outputs.
         *others: any number more, as `b`.
 
     Returns:
@@ -45,7 +47,7 @@ def merge(a: Model, b: Model, *others: Model) -> Model:
     """
     models = [a, b, *others]
     named = [(_name_of(i), model) for i, model in enumerate(models)]
-    kinds = (EdRVFLClassifier, EdRVFLRegressor)
+    kinds = (EdRVFLClassifier, EdRVFLRegressor, EdRVFLMultiLabelClassifier)
     kind = next((kind for kind in kinds if isinstance(a, kind)), EdRVFLClassifier)
     for name, model in named:
         if not isinstance(model, kind):
@@ -112,7 +114,7 @@ def _take_in(model: EdRVFLBase, other: EdRVFLBase) -> None:
     """Add what `other` knows to `model`, whose columns grow by the labels it lacks."""
     ours, theirs = model._fitted, other._settled()
     rows = ours.num_rows + theirs.num_rows
-    if ours.guesses is None:
+    if isinstance(model, EdRVFLRegressor):
         learned = _learned_by_both(model, ours, theirs, np.arange(theirs.capacity, dtype=np.int32))
         both = ours._replace(
             learned=learned, num_rows=rows, one_output=ours.one_output and theirs.one_output
@@ -123,22 +125,26 @@ def _take_in(model: EdRVFLBase, other: EdRVFLBase) -> None:
 
 
 def _classes_of_both(model: EdRVFLBase, theirs: Fitted) -> Fitted:
-    """What both classifiers know."""
+    """What both classifiers know, of classes or of labels."""
     names = as_array(list(theirs.labels.labels))
     ours = model._fitted.with_labels(model._fitted.labels.extended(names))
     # Columns beyond the labels hold zeros, and may go anywhere.
     places = np.zeros(theirs.capacity, np.int32)
     places[: len(names)] = ours.labels.columns("b", names)
     learned = _learned_by_both(model, ours, theirs, places)
-    assert ours.guesses is not None
-    assert theirs.guesses is not None
     counts = ours.counts + np.bincount(places, theirs.counts, ours.capacity)
     rows = ours.rows_of_class.copy()
     rows[places[: len(names)]] += theirs.rows_of_class
+    guesses, of_labels = ours.guesses, ours.label_guesses
+    if guesses is not None and theirs.guesses is not None:
+        guesses = merged_guesses(guesses, theirs.guesses, places, counts)
+    if of_labels is not None and theirs.label_guesses is not None:
+        of_labels = merged_label_guesses(of_labels, theirs.label_guesses, places)
     return ours._replace(
         learned=learned,
         counts=counts,
-        guesses=merged_guesses(ours.guesses, theirs.guesses, places, counts),
+        guesses=guesses,
+        label_guesses=of_labels,
         rows_of_class=rows,
         declared=ours.declared | theirs.declared,
     )

@@ -21,8 +21,10 @@ from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.compiled import LINKS
 from rvfl_jax.estimators.fitted import Fitted, fitted_of
 from rvfl_jax.estimators.learned import Batch, Learned, programmed, weights_of
+from rvfl_jax.estimators.multilabel import EdRVFLMultiLabelClassifier
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.scaling import Scaling
+from rvfl_jax.estimators.thresholds import LabelGuesses
 from rvfl_jax.estimators.whole import as_it_stands
 from rvfl_jax.files.checkpoint import Checkpoint, load_checkpoint_file, restore, save_checkpoint
 from rvfl_jax.learners.edrvfl.strength import FORM, AdaptiveK, adaptive_k, is_of_old
@@ -33,7 +35,8 @@ from rvfl_jax.streams.label_map import LabelMap
 FILE = "model.npz"
 # Numbers of `Learned` that are no arrays.
 COUNTED = ("guessed", "rows", "batches")
-KINDS = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
+LABELLED = (EdRVFLClassifier, EdRVFLMultiLabelClassifier)
+KINDS = {kind.__name__: kind for kind in (*LABELLED, EdRVFLRegressor)}
 
 
 class KnownArrays(NamedTuple):
@@ -62,7 +65,7 @@ def save_model(
     """Write a fitted estimator into a folder, which is created if it does not exist.
 
     Args:
-        model: `EdRVFLClassifier` or `EdRVFLRegressor`.
+        model: `EdRVFLClassifier`, `EdRVFLMultiLabelClassifier` or `EdRVFLRegressor`.
         folder: where `model.npz` is written; an existing file is replaced atomically.
         notes: anything else to keep with the model, as JSON; `notes_of` reads it. None keeps the
             notes that the model was loaded with, unless it has been fitted anew.
@@ -104,7 +107,9 @@ def save_model(
     tree["known"] = known
     if fitted.scaling is not None:
         tree |= fitted.scaling._asdict()
-    if isinstance(model, EdRVFLClassifier):
+    if fitted.label_guesses is not None:
+        tree["label_guesses"] = fitted.label_guesses
+    if isinstance(model, LABELLED):
         tree["rows_of_class"] = fitted.rows_of_class
         described["labels"] = [_encoded("label", label) for label in fitted.labels.labels]
         described["declared"] = [_encoded("label", label) for label in fitted.declared]
@@ -121,7 +126,7 @@ def load_model(folder: str | Path) -> Any:
         folder: that holds `model.npz`.
 
     Returns:
-        `EdRVFLClassifier` or `EdRVFLRegressor`, fitted.
+        `EdRVFLClassifier`, `EdRVFLMultiLabelClassifier` or `EdRVFLRegressor`, fitted.
 
     Raises:
         ValueError: if there is no such file, if it is damaged, or if its arrays do not fit its
@@ -181,14 +186,18 @@ def _fitted(model: Any, described: dict[str, Any], tree: dict[str, Any]) -> Fitt
         # They belong to what began then, and a new beginning has none.
         notes=described["notes"] or None,
     )
-    if not isinstance(model, EdRVFLClassifier):
+    if not isinstance(model, LABELLED):
         return fitted
+    of_labels = tree.get("label_guesses")
+    if of_labels is not None:
+        of_labels = of_labels._replace(rows=int(of_labels.rows))
     balanced = described.get("balanced")
     return fitted._replace(
         labels=LabelMap(tuple(_decoded(label) for label in described["labels"])),
         declared=frozenset(_decoded(label) for label in described["declared"]),
         rows_of_class=tree["rows_of_class"],
-        guessed_by=plain["_guessed_by"],
+        guessed_by=plain.get("_guessed_by"),
+        label_guesses=of_labels,
         balanced=None if balanced is None else _decoded(balanced),
     )
 
@@ -236,11 +245,14 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
             lambda leaf: leaf.astype(dtype),
             no_guesses(capacity, LINKS[described["plain"]["_guessed_by"]]),
         )
+    if isinstance(model, LABELLED):
         expected["rows_of_class"] = np.zeros(len(described["labels"]), int)
     if set(COUNTED) <= set(described["plain"]):
         known = _expected_sums(model, described, checkpoint)
         expected["known"] = known._replace(counts=counts, guesses=guesses)
         expected["waiting"] = _batch_in(checkpoint, "waiting")
+        if isinstance(model, EdRVFLMultiLabelClassifier):
+            expected["label_guesses"] = LabelGuesses.none(known.sums.moment.shape)
     else:
         state = _expected_state(model, described, checkpoint)
         expected["known"] = KnownArrays(state, counts, guesses)
