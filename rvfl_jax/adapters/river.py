@@ -5,9 +5,9 @@ therefore drawn for more columns than there are names at first, and a new name t
 column. That is exact: a column that was 0 so far added nothing to any feature but its own, so
 that the model is that of a network which had the column from the start.
 
-`learn_many` learns its rows one by one, as `learn_one` does, so that both give the same model to the
-last bit; what it saves is the building of rows. For the speed of whole batches call `partial_fit` of
-the estimator itself, whose readout is the same to rounding.
+`learn_many` learns its rows one by one, as `learn_one` does, so that both give the same model to
+the last bit; what it saves is the building of rows. For the speed of whole batches call
+`partial_fit` of the estimator itself, whose readout is the same to rounding.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,7 @@
 """How fast to forget, chosen while a stream goes on, by guesses made before rows are learned."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 from rvfl_jax.core.checks import is_number, positive_int
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
-from rvfl_jax.estimators.whole import all_or_nothing, as_it_stands, of_one_moment
+from rvfl_jax.estimators.whole import TURN, all_or_nothing, as_it_stands, of_one_moment
 
 FACTORS = (1.0, 0.9999, 0.999, 0.99)
+# Standard errors that a candidate has to be ahead.
+ERRORS = 2.0
 
 
 @in_brief
@@ -55,10 +58,11 @@ class Losses(NamedTuple):
         """(c,) faded mean loss; NaN before anything was guessed."""
         return self.loss / self.weight if self.weight > 0 else np.full(len(self.loss), np.nan)
 
-    def chosen(self) -> int:
-        """The first candidate whose mean is within one standard error of the best one's.
+    def chosen(self, margin: float) -> int:
+        """The first candidate that the best one does not clearly beat.
 
-        The error is that of their difference row by row, which is small where both err alike.
+        That is one whose mean is larger by at most two standard errors of their difference row by
+        row, or by at most `margin` times the best mean.
         """
         if not self.weight > 0:
             return 0
@@ -68,7 +72,7 @@ class Losses(NamedTuple):
         square = squares + squares[best] - 2.0 * self.product[:, best]
         variance = np.maximum(square / self.weight - (mean - mean[best]) ** 2, 0.0)
         error = np.sqrt(variance * self.squared_weight) / self.weight
-        return int(np.argmax(mean - mean[best] <= error))
+        return int(np.argmax(mean - mean[best] <= np.maximum(ERRORS * error, margin * mean[best])))
 
 
 class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
@@ -85,15 +89,18 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
     One model a candidate factor learns the same rows, on the same random network. Every batch is
     first guessed by all of them, which gives each the loss of its guesses: the squared error of
     probabilities (Brier's score) of a classifier, that of predictions of a regressor. Losses fade
-    as rows pass. Answers are those of the model with the largest factor, which forgets least,
-    among all whose loss is within one standard error of the best: so that nothing is forgotten
-    where forgetting does not clearly help, and another model takes over at once where it does.
+    as rows pass. Answers are those of the model that forgets least among all that the best one
+    does not clearly beat: by more than two standard errors of the difference, and by more than
+    `margin`. So nothing is forgotten where forgetting does not clearly help, and another model,
+    which has learned all along, takes over at once where it does.
 
     Memory and time are those of all candidates together, c times those of one model; more if
     batches are small, since a model that forgets solves at every call, at O(d^3), and guesses by
-    the others take a solution too. It does not tell a drift from bad luck within the few rows
-    after it: some batches pass until a model that forgets is ahead by more than an error.
-    With batches much longer than 1 / (1 - factor) rows a factor forgets most of its own batch.
+    the others take a solution too. Some batches pass after a drift until a model that forgets is
+    clearly ahead. Where nothing drifts, one that forgets may still be better by luck, for as long
+    as it remembers; that is what `margin` is for, and a drift that costs less than that is
+    not followed. With batches much longer than 1 / (1 - factor) rows a factor forgets most of
+    its own batch.
 
     Args:
         estimator: `EdRVFLClassifier` or `EdRVFLRegressor` whose `forgetting` is to be chosen; it
@@ -101,6 +108,7 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         factors: candidates, from the largest to the smallest.
         fading: weight of a row's loss after one more row, above 0 and at most 1. 0.999 looks
             at about the last 1,000 rows: shorter follows drift faster and errs more by chance.
+        margin: share of the loss that forgetting has to save, at least 0.
         batch_size: rows of each batch of `fit`.
 
     Attributes:
@@ -112,8 +120,8 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
     Saving: pickle it, or save `best_model_` by `save_model` and go on with its factor.
 
     Source: guessing first and then learning is Dawid (1984), fading factors are those of Gama,
-    Sebastião and Rodrigues (2013); to take the simplest model within one standard error is the
-    rule of Breiman et al. (1984).
+    Sebastião and Rodrigues (2013); to take the simplest of the models that no other clearly beats
+    is the rule of Breiman et al. (1984), who ask for one standard error.
     """
 
     def __init__(
@@ -121,11 +129,13 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         estimator: Any = None,
         factors: Sequence[float] = FACTORS,
         fading: float = 0.999,
+        margin: float = 0.05,
         batch_size: int = 100,
     ):
         self.estimator = estimator
         self.factors = factors
         self.fading = fading
+        self.margin = margin
         self.batch_size = batch_size
 
     @all_or_nothing
@@ -150,7 +160,11 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         """Guess one more batch by every candidate, and let all of them learn it.
 
         Args:
-            X, y, classes, X_next, sample_weight: as for the estimator; `classes` for classifiers.
+            X: (b, s), any number of rows.
+            y: (b,) labels or targets.
+            classes: labels to expect, for classifiers.
+            X_next: (b', s) inputs of the batch that comes next, for k other than 0.
+            sample_weight: (b,) at least 0.
 
         Returns:
             The estimator itself.
@@ -185,7 +199,7 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
     def best_model_(self) -> Any:
         """The model of the factor in force."""
         check_is_fitted(self)
-        return self.models_[self._losses.chosen()]
+        return self.models_[self._losses.chosen(float(self.margin))]
 
     @property
     def forgetting_(self) -> float:
@@ -208,6 +222,11 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         """Features of a row."""
         return int(self.best_model_.n_features_in_)
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(BaseEstimator.__getstate__(as_it_stands(self)))
+        state.pop(TURN, None)
+        return state
+
     def __sklearn_is_fitted__(self) -> bool:
         """Whether anything was learned."""
         return "models_" in self.__dict__
@@ -224,11 +243,13 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
 
     def _begin(self) -> None:
         factors = list(self.factors)
-        falls = all(a > b for a, b in zip(factors, factors[1:], strict=False))
+        falls = all(a > b for a, b in pairwise(factors))
         if not factors or not falls:
             raise ValueError(f"factors: expected numbers that fall, got {factors}")
         if not is_number(self.fading) or not 0 < self.fading <= 1:
             raise ValueError(f"fading: expected above 0 and at most 1, got {self.fading!r}")
+        if not is_number(self.margin) or self.margin < 0:
+            raise ValueError(f"margin: expected at least 0, got {self.margin!r}")
         template = self._template()
         # What tells them apart is to be forgetting, and not the network.
         seed = check_random_state(template.random_state).randint(np.iinfo(np.int32).max)

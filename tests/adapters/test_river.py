@@ -147,13 +147,12 @@ def test_a_regressor_learns_many_as_one_by_one():
     assert_close(many.predict_many(FRAME).to_numpy(), plain.predict(wide()), tolerances.CLOSED_FORM)
 
 
+MODELS = [kind(**next(kind._unit_test_params())) for kind in (RiverClassifier, RiverRegressor)]
 # Those that take no stream.
 QUICK = [
-    pytest.param(
-        kind(**next(kind._unit_test_params())), check, id=f"{kind.__name__} {check.__name__}"
-    )
-    for kind in (RiverClassifier, RiverRegressor)
-    for check in checks.yield_checks(kind(**next(kind._unit_test_params())))
+    pytest.param(model, check, id=f"{type(model).__name__} {check.__name__}")
+    for model in MODELS
+    for check in checks.yield_checks(model)
     if not hasattr(check, "keywords")
 ]
 
@@ -164,9 +163,8 @@ def test_rivers_checks_without_a_stream(model, check):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [RiverClassifier, RiverRegressor])
-def test_all_of_rivers_checks(kind):
-    model = kind(**next(kind._unit_test_params()))
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+def test_all_of_rivers_checks(model):
     assert isinstance(model, base.MiniBatchClassifier | base.MiniBatchRegressor)
     assert model._unit_test_skips() == set()
     with warnings.catch_warnings():

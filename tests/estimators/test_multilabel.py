@@ -242,7 +242,9 @@ def test_models_merge_whatever_labels_they_have():
     assert_close(scores_of(merged, X_TEST), want, tolerances.CLOSED_FORM)
     guesses = [model._fitted.label_guesses.scores for model in (a, b, c, merged)]
     # Those of label "a", whose column in b is the second.
-    np.testing.assert_allclose(guesses[3][:, 0], sum(g[:, at] for g, at in zip(guesses, (0, 1, 0))))
+    np.testing.assert_allclose(
+        guesses[3][:, 0], sum(g[:, at] for g, at in zip(guesses[:3], (0, 1, 0), strict=True))
+    )
     merged.partial_fit(X[:1], Y[:1])
 
 
