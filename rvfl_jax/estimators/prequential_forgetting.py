@@ -184,7 +184,7 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         """What the model of the factor in force predicts."""
         return self.best_model_.predict(X)
 
-    @available_if(lambda self: not is_regressor(self._template()))
+    @available_if(lambda self: not is_regressor(self._template()))  # type: ignore[untyped-decorator]
     @of_one_moment
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, classes) probabilities of the model of the factor in force."""
