@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from experiments.compared import records, tables
 from experiments.compared.contenders import OURS, Contender, contenders
-from experiments.compared.labels import place_labels, spread
+from experiments.compared.labels import by_misses, place_labels, spread
 from experiments.compared.settings import Setting
 from experiments.results_file import Record
 from rvfl_jax.plots import COLOURS
@@ -39,8 +39,6 @@ LEADER: dict[str, Any] = {
     "shrinkA": 0,
     "relpos": (0.0, 0.5),
 }
-# Ticks of an axis that is even in the logarithm of what is missed, in % that is right.
-TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 93, 95, 97, 98, 99, 99.5)
 
 
 @dataclass(frozen=True)
@@ -243,31 +241,6 @@ def draw_trade_offs(setting: Setting, learners: list[Measured], path: Path) -> N
     for axis, (xs, ys) in drawn.items():
         place_labels(axis, xs, ys, names, [one.colour for one in learners])
     figure.savefig(path, dpi=120)
-
-
-def by_misses(axis: Any, which: str, values: Sequence[float]) -> None:
-    """Make an axis of accuracies, in %, even in the logarithm of what is missed."""
-
-    def forward(right: Any) -> Any:
-        return -np.log10(np.maximum(100.0 - np.asarray(right, float), 0.05))
-
-    def backward(place: Any) -> Any:
-        return 100.0 - 10.0 ** -np.asarray(place, float)
-
-    low, high = forward(min(values)), forward(max(values))
-    room = 0.07 * max(high - low, 0.1)
-    ends = float(backward(low - room)), float(backward(high + room))
-    if which == "y":
-        axis.set_yscale("function", functions=(forward, backward))
-        axis.set_ylim(*ends)
-    else:
-        axis.set_xscale("function", functions=(forward, backward))
-        axis.set_xlim(*ends)
-    ticks = [tick for tick in TICKS if ends[0] <= tick <= ends[1]]
-    scale = axis.yaxis if which == "y" else axis.xaxis
-    scale.set_major_locator(FixedLocator(ticks))
-    scale.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
-    scale.set_minor_locator(NullLocator())
 
 
 def _few_ticks(axis: Any) -> None:
