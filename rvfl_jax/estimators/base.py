@@ -87,6 +87,9 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     _fitted: Fitted
     _cache: Cache
+    # (s,) features that `scale="first"` leaves as they are, for whoever knows that they are
+    # indicators or counts of words; it matters for the first rows alone.
+    left_unscaled: np.ndarray | None = None
 
     def _design(self) -> tuple[Design, dict[str, Any]]:
         """Which programs run, and with what numbers; checks every parameter that has changed.
@@ -260,7 +263,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """The scaling of all rows, which is by those that came first."""
         before = None if reset else self._fitted.scaling
         if before is None and self.scale == "first" and len(X):
-            return scaling_of(X, weight)
+            return scaling_of(X, weight).but_for(self.left_unscaled)
         return before
 
     def _announced(self, X_next: Any, scaling: Scaling | None) -> np.ndarray | None:
