@@ -93,7 +93,8 @@ class KeptModel(NamedTuple):
         """The next batch."""
         with _columns_in_order():
             self.model.partial_fit(part.X, self.labels(part))
-        if self.table.columns != unnamed(len(self.table.columns)):
+        # Features made of columns come from `Columns.features`, as an array.
+        if self.table.how is None and self.table.columns != unnamed(len(self.table.columns)):
             self.model.feature_names_in_ = np.array(self.table.columns, dtype=object)
         self.strengths.append(fitted_of(self.model).strengths.tolist())
 

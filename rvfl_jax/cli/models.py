@@ -24,7 +24,7 @@ from rvfl_jax.cli.predictions import PREDICTED, WRITERS
 from rvfl_jax.core.checks import positive_int
 from rvfl_jax.data.column_parts import Roles, Wanted, begun_columns, column_parts, has_lists
 from rvfl_jax.data.columns import Columns, Source
-from rvfl_jax.data.tables import STANDARD_INPUT, Part, read_parts
+from rvfl_jax.data.tables import STANDARD_INPUT, FieldError, Part, read_parts
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.save import FILE
 from rvfl_jax.files.checkpoint import load_checkpoint_file
@@ -33,6 +33,7 @@ from rvfl_jax.learners.edrvfl.strength import AdaptiveK, adaptive_k
 from rvfl_jax.metrics import expected_calibration_error
 
 BINS = 15
+COLUMN_OPTIONS = "--text, --categorical, --ignore, --id, --time and --impute"
 
 
 def fit(arguments: argparse.Namespace) -> int:
@@ -54,8 +55,8 @@ def fit(arguments: argparse.Namespace) -> int:
     fingerprint = Fingerprint()
     how, parts = _first_parts(arguments, rows)
     if how is not None:
-        model.left_unscaled = how.are_counts
-    for part in _counted(parts, "learned"):
+        model._left_unscaled = how.are_counts
+    for part in _counted(_with_a_hint(parts), "learned"):
         if kept is None:
             kept = KeptModel(model, Table(arguments.label, [*part.columns], how), [], {})
         kept.learn(part)
@@ -318,6 +319,14 @@ def _first_parts(arguments: argparse.Namespace, rows: int) -> tuple[Columns | No
     if plain and not has_lists(arguments.data):
         return None, read_parts(arguments.data, rows=rows, label=arguments.label, needs_label=True)
     return begun_columns(arguments.data, roles, rows=rows, label=arguments.label)
+
+
+def _with_a_hint(parts: Iterator[Part]) -> Iterator[Part]:
+    """The parts; what refuses a field says what else a column may be."""
+    try:
+        yield from parts
+    except FieldError as error:
+        raise ValueError(f"{error}; {COLUMN_OPTIONS} say what else a column is") from None
 
 
 def _with_id(table: Table, name: str | None) -> Table:

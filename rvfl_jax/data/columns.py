@@ -24,7 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rvfl_jax.data.table_formats import Block, Column, Foreign
-from rvfl_jax.data.tables import NO_FIELD, check_columns, is_no_label, not_finite, numbers_of
+from rvfl_jax.data.tables import (
+    NO_FIELD,
+    FieldError,
+    check_columns,
+    is_no_label,
+    not_finite,
+    numbers_of,
+)
 from rvfl_jax.data.tables import sole_label as sole_text
 from rvfl_jax.files.npz import read_npz
 
@@ -264,10 +271,10 @@ class Fields(NamedTuple):
             raise self.fault(row, f"a list of {width} finite numbers", got)
         return X
 
-    def fault(self, row: int, expected: str, got: str) -> ValueError:
+    def fault(self, row: int, expected: str, got: str) -> FieldError:
         """What is wrong in a row."""
         where = f"{self.table}, {self.places[row]}"
-        return ValueError(f"{where}: expected {expected} in column {self.name!r}, got {got}")
+        return FieldError(f"{where}: expected {expected} in column {self.name!r}, got {got}")
 
 
 def _text(value: Any, number: bool) -> str | None:
@@ -304,6 +311,8 @@ def _spread_text(source: Source, fields: Fields) -> np.ndarray:
 
     hashing = HashingVectorizer(n_features=source.width, ngram_range=PAIRS_OF_WORDS, norm="l2")
     texts = [text or "" for text in fields.texts()]
+    if not texts:
+        return np.zeros((0, source.width))
     X: np.ndarray = hashing.transform(texts).toarray() * math.sqrt(source.width)
     return X
 

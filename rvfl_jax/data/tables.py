@@ -43,6 +43,10 @@ _LISTED = 8
 NO_FIELD = "nothing (an empty field, null or NaN)"
 
 
+class FieldError(ValueError):
+    """A field of a column of features is none of those that the column is read as."""
+
+
 class Part(NamedTuple):
     """Some rows of a table.
 
@@ -215,7 +219,7 @@ def _part(source: str, block: Block, chosen: _Chosen, needs_label: bool) -> Part
     except (ValueError, TypeError):
         good = False
     if not good:
-        raise ValueError(_first_bad(source, block.places, chosen.names, columns))
+        raise FieldError(_first_bad(source, block.places, chosen.names, columns))
     return Part(chosen.names, X, labels)
 
 
