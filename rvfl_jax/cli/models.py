@@ -334,9 +334,9 @@ def _with_id(table: Table, name: str | None) -> Table:
     _check_id(name)
     if name is None:
         return table
-    if name == table.label or name in table.columns:
-        raise ValueError(f"--id: expected a column that is not learned, got {name!r}")
     how = table.how or Columns(tuple(Source(column) for column in table.columns))
+    if name in (table.label, *(source.name for source in how.sources)):
+        raise ValueError(f"--id: expected a column that is not learned, got {name!r}")
     return table._replace(how=how._replace(id=name))
 
 

@@ -120,7 +120,7 @@ class Wanted(NamedTuple):
     Attributes:
         label: name of the label column.
         labels: whether labels are wanted.
-        time: whether rows are wanted in the order of the time column, if there is one.
+        time: whether rows are to be learned, in the order of the time column if there is one.
         ids: whether what names rows is wanted, if there is a column of it.
     """
 
@@ -147,7 +147,8 @@ def column_parts(
         wanted: what of it.
         rows: of each part but the last.
         promptly: see `read_parts`.
-        note: see `read_parts`.
+        note: called with a sentence on what is left out and, at the end of a table that is
+            learned, on values of categories that no feature stands for.
 
     Raises:
         ValueError: on columns that are missing, or there without a role, and as `read_parts` does.
@@ -165,6 +166,7 @@ def _parts(
 ) -> Iterator[Part]:
     place: int | None = None
     began, nothing, names = True, True, tuple(columns.names)
+    strange: dict[str, set[str]] = {}
     for block in blocks:
         if began:
             place, began = _label_place(source, block, columns, wanted, note), False
@@ -179,9 +181,25 @@ def _parts(
             ids = _ids(_fields(source, block, columns.id))
         if wanted.time and columns.time is not None:
             times = _times(_fields(source, block, columns.time))
+        if wanted.time:
+            _note_strange(source, block, columns, strange)
         yield Part(names, X, labels, ids, times)
     if nothing:
         raise ValueError(f"{source}: expected at least one row, got none")
+    for name, values in strange.items():
+        note(f"{source}: values of {name!r} without a feature: {listed(sorted(values))}")
+
+
+def _note_strange(
+    source: str, block: Block, columns: Columns, strange: dict[str, set[str]]
+) -> None:
+    """Collect the values of categories that no feature stands for."""
+    for each in columns.sources:
+        if each.kind == CATEGORY:
+            values = _fields(source, block, each.name, gaps=True).values()
+            others = {value for value in values if value is not None}.difference(each.values)
+            if others:
+                strange.setdefault(each.name, set()).update(others)
 
 
 def _fields(source: str, block: Block, name: str, *, gaps: bool = False) -> Fields:

@@ -7,8 +7,9 @@
   own: all of them are 0 there.
 - A text is so many features: scikit-learn's `HashingVectorizer` adds each word and each pair of
   neighbouring words to one of them, with a sign. That is a sparse random projection of the counts
-  of all words (Weinberger et al. 2009), which knows no vocabulary and so learns none. They are
-  scaled so that their mean square is 1 in every text.
+  of all words (Weinberger et al. 2009), which knows no vocabulary and so learns none. A word is two
+  or more letters or digits, in small letters. The features are scaled so that their mean square is
+  1 in every text.
 
 Where `impute` is "refuse", a field that is missing is an error. Else a missing number is the mean,
 the median or 0, by the table that learning began with; a missing category or text is all zeros.
@@ -120,6 +121,8 @@ class Columns(NamedTuple):
         if len(lengths) > 1:
             raise ValueError(f"rows: expected columns of one length, got {sorted(lengths)}")
         places = [f"row {i + 1}" for i in range(lengths.pop())]
+        if not places:
+            return np.zeros((0, len(self.names)))
         columns = [_column(values) for values in table.values()]
         return self.spread("rows", Block([*table], columns, places))
 
@@ -311,8 +314,6 @@ def _spread_text(source: Source, fields: Fields) -> np.ndarray:
 
     hashing = HashingVectorizer(n_features=source.width, ngram_range=PAIRS_OF_WORDS, norm="l2")
     texts = [text or "" for text in fields.texts()]
-    if not texts:
-        return np.zeros((0, source.width))
     X: np.ndarray = hashing.transform(texts).toarray() * math.sqrt(source.width)
     return X
 

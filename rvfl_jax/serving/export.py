@@ -314,8 +314,8 @@ def _described(predictor: _Predictor, options: ExportOptions) -> dict[str, Any]:
         "columns": None if names is None else [str(name) for name in names],
         "standardised": options.mean is not None or options.scale is not None,
         "platforms": [one_of("platforms", name, _KNOWN_PLATFORMS) for name in options.platforms],
-        "notes": None if options.notes is None else dict(options.notes),
         "versions": versions(),
+        **({} if options.notes is None else {"notes": dict(options.notes)}),
     }
 
 

@@ -113,10 +113,14 @@ def test_indicators_are_not_standardised(model):
 
 
 def test_rows_are_unlearned_as_if_never_seen(model, tmp_path, capsys):
-    of("hours").to_parquet(tmp_path / "more.parquet")
+    of("hours").replace({"channel": {"web": "fax"}}).to_parquet(tmp_path / "more.parquet")
     columns, before = read_columns(model), load_model(model)
     X = columns.features(of("refund", "hours", seed=5))
-    assert called(capsys, "partial-fit", model, tmp_path / "more.parquet")[0] == 0
+    status, _, err = called(capsys, "partial-fit", model, tmp_path / "more.parquet")
+    assert status == 0
+    assert err.startswith(
+        f"{tmp_path / 'more.parquet'}: values of 'channel' without a feature: fax"
+    )
     assert load_model(model).classes_.tolist() == ["delivery", "hours", "refund"]
     assert read_columns(model) == columns
     assert called(capsys, "unlearn", model, tmp_path / "more.parquet")[0] == 0
