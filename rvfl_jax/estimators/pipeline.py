@@ -19,16 +19,21 @@ class IncrementalPipeline(Pipeline):  # type: ignore[misc]
     """A `Pipeline` with `partial_fit`, whose preprocessing is that of the first rows.
 
     Example:
-        >>> columns = ColumnTransformer(
-        ...     [
-        ...         ("kinds", OneHotEncoder(handle_unknown="ignore"), ["channel"]),
-        ...         ("text", HashingVectorizer(n_features=512), "text"),
-        ...         ("amounts", make_pipeline(SimpleImputer(), StandardScaler()), ["amount"]),
-        ...     ]
-        ... )
-        >>> model = IncrementalPipeline([("columns", columns), ("model", EdRVFLClassifier())])
-        >>> model.partial_fit(frame, labels)
-        >>> model.partial_fit(more, other_labels)
+        >>> from sklearn.feature_extraction.text import HashingVectorizer
+        >>> from rvfl_jax import EdRVFLClassifier, IncrementalPipeline
+        >>> words, model = HashingVectorizer(n_features=1024), EdRVFLClassifier(random_state=0)
+        >>> intents = IncrementalPipeline([("words", words), ("model", model)])
+        >>> for intent, sentences in {
+        ...     "delivery": ["where is my parcel", "track the parcel"],
+        ...     "password": ["reset my password", "I forgot the password"],
+        ... }.items():
+        ...     _ = intents.partial_fit(sentences, [intent] * len(sentences))
+        >>> intents.predict(["the password is lost", "is my parcel late"]).tolist()
+        ['password', 'delivery']
+
+    A `ColumnTransformer` in place of the words takes data frames: its imputers, scalers and
+    encoders are those of the first rows, and `OneHotEncoder(handle_unknown="ignore")` gives later
+    values no feature.
 
     The first call of `partial_fit` fits every step on its rows; later calls, like predictions,
     only transform. What was learned is a sum over rows as they were transformed, so that a
