@@ -355,11 +355,14 @@ def _column(values: Sequence[Any]) -> Column:
     )
     if kinds and plain and None not in values:
         return np.array(values, float)
-    lacking = [isinstance(value, float) and math.isnan(value) for value in values]
-    return [
-        None if value is None or nothing else str(value)
-        for value, nothing in zip(values, lacking, strict=True)
-    ]
+    return [None if _is_nothing(value) else str(value) for value in values]
+
+
+def _is_nothing(value: Any) -> bool:
+    """Whether a value stands for none: None, NaN, or NaT and NA of pandas."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return True
+    return not isinstance(value, str) and str(value) in ("NaT", "<NA>")
 
 
 def _is_series(kind: type) -> bool:

@@ -261,6 +261,11 @@ def test_rows_of_a_request_are_the_rows_of_a_file(tmp_path):
     for rows in (table, records, by_column, polars.read_parquet(path)):
         np.testing.assert_array_equal(columns.features(rows), X)
     np.testing.assert_array_equal(columns.features(table.iloc[2:3]), X[2:3])
+    whole = table.assign(count=table["count"].astype("Int64"))
+    np.testing.assert_array_equal(columns.features(whole), X)
+    whole.loc[5, "count"] = None
+    np.testing.assert_array_equal(columns.features(whole)[:5], X[:5])
+    assert columns.features(whole)[5, -4] == table["count"].median()
     assert columns.features([]).shape == (0, X.shape[1])
     with pytest.raises(ValueError, match="rows: expected the 5 columns learned from, got no note"):
         columns.features(table.drop(columns="note"))
