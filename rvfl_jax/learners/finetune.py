@@ -7,7 +7,8 @@ its rows, over all classes there may be:
 
 What earlier batches taught is overwritten; methods that keep it are to be compared with this.
 `rvfl_jax.learners.joint` is the other bound. The layers, 2 x 400 ReLU nodes, and the rate 0.1 are
-those that experience replay has here and in its source.
+those that experience replay has here; its authors' code, repository facebookresearch/agem, has the
+same rate and 2 x 256 nodes.
 
 Shapes: x_i (s,), y_i (m,), f_theta(x_i) (m,), w_i scalar; theta a pytree of P numbers.
 
