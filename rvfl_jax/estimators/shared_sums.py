@@ -73,9 +73,11 @@ class Sums:
     """Sums over the rows of partitions, which machines make apart and merge.
 
     Example:
-        >>> zero = Sums.zero(EdRVFLClassifier(num_nodes=256, random_state=0))
-        >>> parts = [zero.add(X, y, partition=name) for name, (X, y) in partitions.items()]
-        >>> model = zero.merge(*parts).finish(ridge=1.0)
+        >>> zero = Sums.zero(EdRVFLClassifier(num_nodes=64, random_state=0))
+        >>> parts = [zero.add(X[i::4], y[i::4], partition=f"part {i}") for i in range(4)]
+        >>> model = zero.merge(*parts, parts[0]).finish(ridge=0.5)
+        >>> model.num_rows_seen_ == len(X)
+        True
 
     Nothing is changed in place: every method returns other sums, and can be pickled or saved. The
     readout that `finish` gives is that of one `fit` on all rows.
@@ -296,7 +298,7 @@ class Sums:
         fitted = fitted._replace(learned=learned._replace(batches=1), num_rows=self.rows)
         model._become(fitted)
         # What cannot be solved is refused now.
-        model._solved("ridge")
+        model._solved(getattr(model, "readout", "ridge"))
         if sample is not None:
             _calibrate(model, *sample)
         return model
@@ -469,7 +471,7 @@ class Sums:
     def _check_alike(self, other: Any) -> None:
         if not isinstance(other, Sums):
             raise ValueError(f"sums: expected Sums, got {type(other).__name__}")
-        ours, theirs = (sums._described() for sums in (self, other))
+        ours, theirs = (sums.described() for sums in (self, other))
         # What only one of them knows yet is no difference.
         for name in ("num_features", "feature_names", "fingerprint", "outputs"):
             if ours[name] is None or theirs[name] is None:
@@ -482,7 +484,7 @@ class Sums:
         if changed:
             raise ValueError(f"sums: expected those of one estimator; {'; '.join(changed)}")
 
-    def _described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """All that sums which are merged have in common."""
         described = {name: _plain(self.parameters.get(name)) for name in SHAPING}
         described |= {
