@@ -149,6 +149,9 @@ class Sums:
     ) -> "Sums":
         """With the rows of one partition.
 
+        Beside half a Gram this takes a few d x d numbers, however few the rows are: a partition
+        should have several times d.
+
         Args:
             X: (n, s) finite numbers, as for `fit`; n may be 0, which adds nothing.
             y: (n,) labels, of which any may be missing or new; or targets.
