@@ -42,18 +42,20 @@ from rvfl_jax.linalg.host_blas import packed, strips_of_packed
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import LabelMap, as_array
 
-# Parameters that decide what rows add to the sums; all others enter in `finish`.
-SHAPING = (
-    "num_layers",
-    "num_nodes",
-    "activation",
-    "weight_init",
-    "weight_scale",
-    "intercept",
-    "scale",
-    "class_weight",
-    "random_state",
-)
+# Parameters that enter in `finish`; all others decide what rows add to the sums.
+FINISHING = {
+    "ridge",
+    "k",
+    "readout",
+    "class_balance",
+    "shrinkage",
+    "forgetting",
+    "lookahead",
+    "cold_start",
+    "solver",
+    "ensemble",
+    "precision",
+}
 KIND = "sums"
 # Attributes that a file tells as they are.
 TOLD = (
@@ -163,7 +165,7 @@ class Sums:
             ValueError: on unusable input, or on other rows under a name that is in the ledger.
             NumericalError: if a value overflowed.
         """
-        if not len(X):
+        if not (X.shape[0] if hasattr(X, "shape") else len(X)):
             return self
         mark = None if partition is None else fingerprint_of(X, y, sample_weight)
         if partition is not None and partition in self.ledger:
@@ -489,7 +491,8 @@ class Sums:
 
     def described(self) -> dict[str, Any]:
         """All that sums which are merged have in common."""
-        described = {name: _plain(self.parameters.get(name)) for name in SHAPING}
+        shaping = (name for name in self.parameters if name not in FINISHING)
+        described = {name: _plain(self.parameters[name]) for name in shaping}
         described |= {
             "estimator": self.kind,
             "num_features": self.num_features,
