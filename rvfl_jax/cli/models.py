@@ -181,7 +181,7 @@ def _scores(
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Write a file that predicts where only JAX and NumPy are installed."""
+    """Write a file that predicts without this package: with JAX and NumPy, or an ONNX runtime."""
     from rvfl_jax.serving.export import export_model
 
     model, table, *_ = opened(_model_folder(arguments))
@@ -190,7 +190,13 @@ def export(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--out: expected a file, got the folder {arguments.out}")
     if arguments.out.exists() and not arguments.force:
         raise ValueError(f"{arguments.out}: expected no file there yet; --force replaces it")
-    export_model(model, arguments.out, batch_size=arguments.batch_size, columns=table.columns)
+    export_model(
+        model,
+        arguments.out,
+        batch_size=arguments.batch_size,
+        columns=table.columns,
+        format=arguments.format,
+    )
     size = f"{len(table.columns)} columns to {len(model.classes_)} classes"
     print(f"Wrote {arguments.out}: {size}.", file=sys.stderr)
     return 0

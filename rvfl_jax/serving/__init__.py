@@ -1,4 +1,4 @@
-"""Trained predictors as files that JAX and NumPy read alone: `export_model`, `export_learner`.
+"""Trained predictors as files for JAX and NumPy, or for ONNX: `export_model`, `export_learner`.
 
     from rvfl_jax import Predictor
 
@@ -32,4 +32,19 @@ fixed `batch_size` one in all. The members of the file:
 
 Answers have the bits of the model's own, on the same machine with the same versions. Inputs are not
 checked: a row with NaN gets NaN. JAX promises to read a file for six months of later releases.
+
+A path that ends in `.onnx` (or `format="onnx"`) gets an ONNX graph of operator set 17, for any
+number of rows or `batch_size` of them; `pip install "rvfl-jax[onnx]"` has what writes and runs it:
+
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession("digits.onnx")
+    labels, probabilities = session.run(None, {"X": X})  # of a regressor: [prediction]
+
+Its input is `X` (n, s) in the dtype of the model, not yet scaled; its outputs are `label` (n,) and
+`probabilities` (n, classes), or `prediction`. `session.get_modelmeta().custom_metadata_map` has
+`metadata`, as above but for `platforms`, and `classes` as a JSON list. Answers are those of the
+model to rounding, some 1e-14 in double precision and 1e-6 in single. A row with NaN has
+probabilities NaN and a label all the same: check for it. The graph is for networks of `edrvfl` with
+an activation that has a name; another one is refused when it is written.
 """
