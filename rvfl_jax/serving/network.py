@@ -12,6 +12,8 @@ from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.learners.edrvfl.learner import Options
 from rvfl_jax.learners.edrvfl.network import activation_name
 
+LAYERS = "layers"
+
 
 class Calibrated(NamedTuple):
     """How scores become the probabilities of a classifier.
@@ -60,7 +62,13 @@ def network_of_model(model: EdRVFLClassifier | EdRVFLRegressor, columns: Any) ->
     Args:
         model: fitted.
         columns: (classes,) of the readout that are answered for; None for a regressor.
+
+    Raises:
+        ValueError: on a model whose features are no random layers.
     """
+    kind = getattr(model, "feature_map", LAYERS)
+    if kind != LAYERS:
+        raise ValueError(f"feature_map: expected {LAYERS!r} for the format onnx, got {kind!r}")
     if isinstance(model, EdRVFLRegressor):
         design = model._same_design()[0]
         weights, readout = model._program().args

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import rvfl_jax
-from rvfl_jax import metrics
+from rvfl_jax import by_task, metrics
 from rvfl_jax.learners.ncm import ncm
+from rvfl_jax.runs.comparison import Case, RunSetting, compare_cases
 from tests.compilations import counted_compilations
 from tests.streams import blobs, ragged_stream
 from tests.streams.test_feed import options_of, pairs_of
@@ -181,6 +182,24 @@ def test_the_bar_has_the_accuracy_and_the_time_left(stream, capsys, total):
     accuracy = np.average(history.prequential_accuracy, weights=history.rows)
     shown = " ".join(captured.err.split())
     assert f"accuracy {accuracy:.3f} {'ETA' if known else 'elapsed'} 0:00:" in shown
+
+
+def test_a_comparison_shows_the_accuracy_of_the_run_in_hand(stream):
+    told = []
+    case, setting = Case(stream, by_task(stream), TEST), RunSetting(every=5, in_chunks=True)
+    result = compare_cases(
+        "blobs", {"NCM": ncm()}, [case], setting, progress=lambda *now: told.append(now)
+    )
+    history = result.styles["NCM"].histories[0]
+    hits = history.prequential_accuracy * history.rows
+    accuracy = [hits[:n].sum() / history.rows[:n].sum() for n in (5, 9)]
+    assert told == [
+        ("seed 0: offline expert", 0, 9),
+        ("seed 0: NCM", 0, 9),
+        (f"seed 0: NCM, accuracy {accuracy[0]:.3f}", 5, 9),
+        (f"seed 0: NCM, accuracy {accuracy[1]:.3f}", 9, 9),
+        ("done", 9, 9),
+    ]
 
 
 def test_a_run_is_a_table_with_a_row_a_batch(stream):

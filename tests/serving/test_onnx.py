@@ -50,7 +50,16 @@ CLASSIFIERS = {
 }
 
 
-@pytest.mark.parametrize("options", CLASSIFIERS.values(), ids=CLASSIFIERS)
+SLOW = ("forward, balanced", "median of two, no constant", "function, state")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name, options in CLASSIFIERS.items()
+    ],
+)
 def test_a_graph_answers_as_its_classifier_does(tmp_path, options):
     X = blobs(60)[0] * 3.0 + 1.0
     model = EdRVFLClassifier(**SMALL | options)
@@ -85,7 +94,7 @@ def test_a_graph_predicts_as_its_regressor_does(tmp_path, options, outputs):
 
 
 @pytest.mark.parametrize("ensemble", ["mean", "median"])
-@pytest.mark.parametrize("precision", ["double", "single"])
+@pytest.mark.parametrize("precision", ["double", pytest.param("single", marks=pytest.mark.slow)])
 def test_a_graph_answers_as_its_learner_does(tmp_path, ensemble, precision):
     X, y = blobs(40)
     learner = rvfl_jax.edrvfl(num_layers=2, num_nodes=8, ridge=0.5, k=1.0, ensemble=ensemble)
@@ -212,6 +221,14 @@ def test_a_part_that_the_writer_does_not_know_is_found_out(tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+def test_features_that_are_no_layers_are_refused(tmp_path):
+    model = fitted()
+    model.feature_map = "fourier"
+    with pytest.raises(ValueError, match=r"feature_map: expected 'layers' .* got 'fourier'"):
+        export_model(model, tmp_path / "a.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_the_package_the_error_names_what_installs_it(tmp_path, monkeypatch):
     model = fitted()
     monkeypatch.setitem(sys.modules, "onnx", None)
@@ -220,7 +237,11 @@ def test_without_the_package_the_error_names_what_installs_it(tmp_path, monkeypa
     export_model(model, tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("named", [["--format", "onnx"], []], ids=["named", "by ending"])
+@pytest.mark.parametrize(
+    "named",
+    [["--format", "onnx"], pytest.param([], marks=pytest.mark.slow)],
+    ids=["named", "by ending"],
+)
 def test_the_command_writes_a_graph(tmp_path, capsys, named):
     from rvfl_jax.cli.main import main
 

@@ -282,7 +282,7 @@ def test_labelled_arrays(stream):
     assert labelled["k_values"].shape == (3, 2)
 
 
-@pytest.mark.parametrize("given", ["grid", "points"])
+@pytest.mark.parametrize("given", [pytest.param("grid", marks=pytest.mark.slow), "points"])
 def test_a_table_has_a_row_a_configuration(stream, given):
     grid = {"ridge": [0.1, 1.0], "k": [[0.0, 1.0], [1.0, 0.5]], "seed": [3, 5]}
     if given == "points":
