@@ -1,4 +1,25 @@
-"""Online task-free class-incremental learning with randomised networks, in JAX."""
+"""Online task-free class-incremental learning with randomised networks, in JAX.
+
+For tables and embeddings: `EdRVFLClassifier`, `EdRVFLRegressor`, `merge`, `save_model`,
+`load_model`, `export_model`, `Predictor`.
+
+For research: `edrvfl` and the other methods of `rvfl_jax.learners`, `class_incremental_stream`,
+`run_stream`, `compare`, `sweep`, `prequential_loss`, `rvfl_jax.plots`, `rvfl_jax.encoders`, and
+`rvfl_jax.equations`, the paper's equations and algorithms line by line.
+
+Examples take for granted:
+
+    import jax, jax.numpy as jnp, numpy as np, rvfl_jax
+    from rvfl_jax import *
+    from rvfl_jax import plots
+    from rvfl_jax.learners.er import er
+    from rvfl_jax.learners.slda import slda
+
+    data = rvfl_jax.data.load_dataset("digits")
+    X, y, X_test, y_test = data.X_train, data.y_train, data.X_test, data.y_test
+    stream = class_incremental_stream(X, y, num_tasks=5, num_batches=20, seed=0)
+    learner = edrvfl(num_layers=2, num_nodes=64, ridge=0.1, k=1.0)
+"""
 
 from importlib import import_module
 from importlib.util import find_spec

@@ -50,9 +50,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     Example:
         >>> model = EdRVFLClassifier(num_nodes=256, random_state=0)
-        >>> model.partial_fit([[0.0, 1.0], [1.0, 0.0]], ["cat", "dog"])
-        >>> model.partial_fit([[1.0, 1.0]], ["hippopotamus"])
-        >>> model.predict([[1.0, 1.0]])
+        >>> model = model.partial_fit([[0.0, 1.0], [1.0, 0.0]], ["cat", "dog"])
+        >>> model = model.partial_fit([[1.0, 1.0]], ["hippopotamus"])
+        >>> model.predict([[1.0, 1.0]]).tolist()
+        ['hippopotamus']
 
     Random hidden layers are drawn once; each has a linear readout that is at every moment the
     ridge solution on all rows so far, exactly, in one pass and without keeping a row. `fit` on

@@ -24,7 +24,8 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
 
     Example:
         >>> model = EdRVFLRegressor(random_state=0).partial_fit([[0.0], [1.0]], [0.0, 2.0])
-        >>> model.partial_fit([[2.0]], [4.0]).predict([[3.0]])
+        >>> model.partial_fit([[2.0]], [4.0]).predict([[3.0]]).shape
+        (1,)
 
     Each sub-learner's readout is the ridge solution on all rows so far; predictions are the mean
     or the median over sub-learners. Targets are learned as they are: if their size is far from 1,

@@ -50,7 +50,8 @@ def in_minibatches(learner: Learner, *, rows: int, epochs: int = 1) -> Learner:
 
     Example:
         >>> learner = rvfl_jax.in_minibatches(er(), rows=64, epochs=5)
-        >>> run = rvfl_jax.run_stream(learner, stream, key=jax.random.key(0))
+        >>> tasks = rvfl_jax.by_task(stream)
+        >>> run = rvfl_jax.run_stream(learner, tasks, key=jax.random.key(0), precision="single")
 
     Args:
         learner: any whose stream form is its step, as `make_learner` gives it; all compared

@@ -173,7 +173,9 @@ def compare(
     Example:
         >>> def stream(seed):
         ...     return class_incremental_stream(X, y, num_tasks=5, num_batches=50, seed=seed)
-        >>> result = compare({"-R": edrvfl(...), "SLDA": slda()}, stream, test=(X_test, y_test))
+        >>> ours = rvfl_jax.edrvfl(num_layers=2, num_nodes=64, ridge=0.1, k=0.0)
+        >>> learners = {"-R": ours, "SLDA": slda()}
+        >>> result = compare(learners, stream, seeds=2, test=(X_test, y_test))
         >>> plots.comparison_figure(result).savefig("curves.png")
 
     Args:

@@ -44,10 +44,11 @@ def prequential_losses(
 
     Example:
         >>> def loss(log):
-        ...     learner = edrvfl(num_layers=2, num_nodes=64,
-        ...                      ridge=jnp.exp(log["ridge"]), k=jnp.exp(log["k"]))
-        ...     return prequential_loss(learner, stream, key=key)
+        ...     ridge, k = jnp.exp(log["ridge"]), jnp.exp(log["k"])
+        ...     learner = rvfl_jax.edrvfl(num_layers=2, num_nodes=64, ridge=ridge, k=k)
+        ...     return prequential_loss(learner, stream, key=jax.random.key(0))
         >>> with jax.enable_x64(True):
+        ...     log = {"ridge": jnp.log(0.1), "k": jnp.log(0.5)}
         ...     value, gradient = jax.jit(jax.value_and_grad(loss))(log)
 
     Args:

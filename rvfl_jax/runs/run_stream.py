@@ -46,7 +46,8 @@ def run_stream(  # noqa: D417
     Example:
         >>> stream = class_incremental_stream(X, y, num_tasks=5, num_batches=20, seed=0)
         >>> run = run_stream(learner, stream, key=jax.random.key(0), test=(X_test, y_test))
-        >>> run.history.accuracy["class_incremental"]
+        >>> run.history.accuracy["class_incremental"].shape
+        (20,)
 
     A second run on the same shapes compiles nothing, be it of another learner that differs in
     numbers only (lambda, k above 0, kappa, sigma, `weight_scale`).

@@ -1,12 +1,21 @@
 """Trained predictors as files for JAX and NumPy, or for ONNX: `export_model`, `export_learner`.
 
-    from rvfl_jax import Predictor
+`export_learner`, and `export_model` for the estimators, write a program of `jax.export`, for any number
+of rows or a fixed `batch_size`, with all weights and labels. `Predictor` reads it: a NaN, another number
+of features or a column of another name is an error that says where, rows are padded so that once warm
+no number of them compiles, and the answers of an estimator have the bits of its own. Where
+scikit-learn and the rest are not, `pip install jax flatbuffers` and a copy of the one file
+`rvfl_jax/serving/predictor.py` do:
 
-    predictor = Predictor("digits.npz").warm_up(64)
-    labels = predictor.predict(X)
+```python
+import numpy as np
+from rvfl_jax import Predictor
 
-`rvfl_jax.serving.predictor` checks inputs, naming the row of a NaN, and pads them so that no number
-of rows compiles anew; its file can be copied to where this package is not. Without it:
+predictor = Predictor("predictor.npz").warm_up(64)  # compiles for every call of up to 64 rows
+print(predictor.predict(np.zeros((3, 64))), predictor.predict_proba(np.zeros((1, 64))).max())
+```
+
+Without that file:
 
     import jax, numpy as np
     from jax import export

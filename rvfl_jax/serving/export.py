@@ -116,7 +116,7 @@ def export_model(model: EdRVFLBase, path: str | Path, options: ExportOptions) ->
     """Write `predict_proba` of a classifier, or `predict` of a regressor, into one file.
 
     Example:
-        >>> model = EdRVFLClassifier(random_state=0).fit(X, y)
+        >>> model = rvfl_jax.EdRVFLClassifier(random_state=0).fit(X, y)
         >>> export_model(model, "digits.npz", batch_size=64)
 
     See `rvfl_jax.serving` for how the file is read. A batch that the model holds back for the
@@ -165,7 +165,7 @@ def export_learner(  # noqa: D417
     """Write `learner.predict` of a state into one file.
 
     Example:
-        >>> run = run_stream(learner, stream, key=jax.random.key(0))
+        >>> run = rvfl_jax.run_stream(learner, stream, key=jax.random.key(0))
         >>> export_learner(learner, run.state, "digits.npz", classes=stream.classes)
 
     Args:

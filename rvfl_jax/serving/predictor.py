@@ -25,8 +25,10 @@ class Predictor:
     """A predictor read from a file that `export_model` or `export_learner` wrote.
 
     Example:
+        >>> rvfl_jax.export_model(rvfl_jax.EdRVFLClassifier().fit(X, y), "digits.npz")
         >>> predictor = Predictor("digits.npz").warm_up(64)
-        >>> predictor.predict(X), predictor.predict_proba(X)
+        >>> predictor.predict(X[:7]).shape, predictor.predict_proba(X[:7]).shape
+        ((7,), (7, 10))
 
     The number of rows is padded to a power of two (to `batch_size` for a file with a fixed one),
     so that few programs serve any number. Predictions of an exported estimator equal its own bit

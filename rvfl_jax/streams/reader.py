@@ -240,7 +240,9 @@ def batched(
     """Group single rows, such as those of a data set, into batches for `run_stream`.
 
     Example:
-        >>> run_stream(learner, batched(dataset, 64, features="x", label="y"), ...)
+        >>> rows = ({"x": image, "y": digit} for image, digit in zip(X, y))
+        >>> stream = batched(rows, 64, features="x", label="y")
+        >>> run = rvfl_jax.run_stream(learner, stream, key=jax.random.key(0), classes=range(10))
 
     Args:
         rows: pairs (x, y), or mappings.

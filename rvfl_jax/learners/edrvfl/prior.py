@@ -26,8 +26,10 @@ def with_prior(state: Any, theta_0: Any) -> Any:
     with the same W is such a readout; `merge_states` adds what two such states learned.
 
     Example:
-        >>> state = learner.init(jax.random.key(0), num_features=8, num_classes=3)
-        >>> state = rvfl_jax.with_prior(state, theta_0)
+        >>> before = rvfl_jax.run_stream(learner, stream, key=jax.random.key(0))
+        >>> with jax.enable_x64(True):
+        ...     state = learner.init(jax.random.key(0), stream.X.shape[-1], len(stream.classes))
+        ...     state = rvfl_jax.with_prior(state, before.state.theta)
         >>> run = rvfl_jax.run_stream(learner, stream, key=jax.random.key(0), state=state)
 
     Args:

@@ -205,6 +205,27 @@ class Glimpse(NamedTuple):
     C: Array
 
 
+@in_brief
+class Report(NamedTuple):
+    """One step of one sub-learner; all but `taught` are scalars.
+
+    Attributes:
+        k_t: strength of the batch that was learned.
+        k_next: strength put on the announced batch.
+        absorbed: False if the pending batch left no trace.
+        sound: False if a strength could not be had; its term is then left out.
+        weight: 1, or 0 where the Gram of the pending batch never enters.
+        taught: (b, m) see `rvfl_jax.learners.edrvfl.strength.taught_targets`.
+    """
+
+    k_t: Array
+    k_next: Array
+    absorbed: Array
+    sound: Array
+    weight: Array
+    taught: Array
+
+
 class BlockwiseForm(NamedTuple):
     """How a solver learns a block of batches at once.
 
@@ -217,7 +238,7 @@ class BlockwiseForm(NamedTuple):
     """
 
     size: Callable[[int, int, int, int], int]
-    advance: Callable[[Any, BlockStep], tuple[Any, "Report", Trail, Glimpse]]
+    advance: Callable[[Any, BlockStep], tuple[Any, Report, Trail, Glimpse]]
     theta: Callable[[Trail, Glimpse], Array]
 
 
@@ -245,7 +266,7 @@ class ReadoutSolver:
 
     name: str
     begin: Callable[[SubLearner, FeatureBatch], Any]
-    advance: Callable[[Any, Step], tuple[Any, "Report"]]
+    advance: Callable[[Any, Step], tuple[Any, Report]]
     theta: Callable[[Any], Array]
     solution: Callable[[Any], tuple[Array, Array | float]]
     finish: Callable[[Any], SubLearner]
@@ -256,27 +277,6 @@ class ReadoutSolver:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
-
-
-@in_brief
-class Report(NamedTuple):
-    """One step of one sub-learner; all but `taught` are scalars.
-
-    Attributes:
-        k_t: strength of the batch that was learned.
-        k_next: strength put on the announced batch.
-        absorbed: False if the pending batch left no trace.
-        sound: False if a strength could not be had; its term is then left out.
-        weight: 1, or 0 where the Gram of the pending batch never enters.
-        taught: (b, m) see `rvfl_jax.learners.edrvfl.strength.taught_targets`.
-    """
-
-    k_t: Array
-    k_next: Array
-    absorbed: Array
-    sound: Array
-    weight: Array
-    taught: Array
 
 
 def look_ahead(M: Array, U: Array, k: Array) -> tuple[Array, Array, Array]:
