@@ -107,6 +107,11 @@ def symmetrise(A: Array) -> Array:
     return 0.5 * (A + A.T)
 
 
+def mirrored(A: Array) -> Array:
+    """The symmetric matrices (..., p, p) whose lower halves A has; the rest of A is not read."""
+    return jnp.tril(A) + jnp.swapaxes(jnp.tril(A, -1), -1, -2)
+
+
 def lower_half(A: Array) -> Array:
     """The lower half of A with the diagonal halved."""
     return jnp.tril(A) - 0.5 * jnp.diag(jnp.diag(A))

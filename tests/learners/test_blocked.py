@@ -11,6 +11,7 @@ import rvfl_jax
 from rvfl_jax import adaptive_k
 from rvfl_jax.learners.edrvfl.solvers.base import SolverOptions
 from rvfl_jax.learners.edrvfl.solvers.blocked import where_it_pays
+from rvfl_jax.linalg.products import strips
 from rvfl_jax.runs.scan import block_size
 from rvfl_jax.streams.batches import Batches
 from tests import references, tolerances
@@ -108,6 +109,33 @@ def test_blocks_are_single_steps(name, cold_start, evaluate):
     runs = [run(of[s], evaluate=evaluate, lookahead=blobs(3)[0]) for s in of]
     assert runs[0].history.healthy.all()
     check_same_run(*runs)
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_batches"), [(12, 29), (9, 45), pytest.param(31, 14, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "printed",
+        "reused",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("k", "random_diagonal")),
+    ],
+)
+def test_batches_across_strips_of_a_product_are_single_steps(name, rows, num_batches):
+    """Blocks of so many rows that half products are made in strips, with batches across them."""
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(rows * num_batches, 6)), rng.integers(4, size=rows * num_batches)
+    stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=2, num_batches=num_batches, seed=0)
+    of = {s: make(STRENGTHS[name], s, 1, num_nodes=200) for s in ("blocked", "covariance")}
+    size = size_of(of["blocked"], stream, num_batches)
+    across = [
+        cut % rows
+        for block in (size, (num_batches - 1) % size)
+        for _, cut in strips((block + 1) * rows)[:-1]
+    ]
+    assert any(across)
+    check_same_run(*(run(of[s], stream, test=None) for s in of))
 
 
 @pytest.mark.parametrize("name", ["k", "printed", "reused"])

@@ -66,6 +66,7 @@ from rvfl_jax.linalg.products import (
     matmul,
     matmul_nt,
     matmul_tn,
+    mirrored,
     outer_square,
     strips,
     symmetrise,
@@ -84,7 +85,8 @@ class Factors(NamedTuple):
     """What the features of a block give, whatever its labels and strengths.
 
     Attributes:
-        M: ((r + 1) b, (r + 1) b) lower half of D P D^T with P of before the block.
+        M: ((r + 1) b, (r + 1) b) lower half of D P D^T with P of before the block; above
+            it there is anything.
         enters: (r b,) 1 where the Gram of the row's batch enters P, else 0.
         X: (r b, r b) C^-1; rows of the identity where nothing enters, of zeros after a failure.
         S: (r b, d) C^-1 G; 0 where nothing enters.
@@ -107,9 +109,12 @@ class Factors(NamedTuple):
         return self.M.reshape(count, b, count, b)[rows, :, columns]
 
     def own(self) -> Array:
-        """(r + 1, b, b) W_t = D_t P_{t-1} D_t^T."""
+        """(r + 1, b, b) W_t = D_t P_{t-1} D_t^T.
+
+        A batch that lies across two strips of M has nothing above its diagonal in M.
+        """
         t = jnp.arange(len(self.K))
-        return self.blocks(t, t) - jax.vmap(matmul_nt)(self.before, self.before)
+        return mirrored(self.blocks(t, t) - jax.vmap(matmul_nt)(self.before, self.before))
 
     def cross(self) -> Array:
         """(r, b, b) D_{t+1} P_{t-1} D_t^T."""
