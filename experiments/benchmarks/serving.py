@@ -3,12 +3,13 @@
 The command: `python -m experiments.benchmarks.serving --out experiments/benchmarks/results`.
 
 Every round calls each format with each number of rows once, in another order, so that sizes change
-from call to call as they do in a server. A product of matrices in NumPy, on one thread and of fixed
-size, is called among them: what it takes beyond its median is the machine's doing. Each call has
-three numbers: seconds of the wall, seconds of the processor in all threads of the process (which
-the system counts in steps of some ms), and seconds in which Python looked for garbage. Each round
-notes how many processes and threads of the machine wanted a core when it began; it is quiet where
-these were no more than there are cores. Figures are given over all rounds and over the quiet ones.
+from call to call as they do in a server, which waits for the next one in between. A product of
+matrices in NumPy, on one thread and of fixed size, is called among them: what it takes beyond its
+median is the machine's doing. Each call has three numbers: seconds of the wall, seconds of the
+processor in all threads of the process (which the system counts in steps of some ms), and seconds
+in which Python looked for garbage, which what was imported is exempt from, as a server should have
+it. Each round notes how many processes and threads of the machine wanted a core when it began; it
+is quiet where these were no more than there are cores. Figures are over all rounds and over those.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from rvfl_jax import EdRVFLClassifier, Predictor, export_model
 
 ROWS = (1, 7, 300)
 STALL = 0.02
+PAUSE = 0.01
 # Features, classes, hidden nodes of each of two sub-learners, and in how many of the rounds.
 SIZES = {"small": ((64, 10, 256), 1.0), "large": ((256, 100, 512), 0.1)}
 CONTROL = "NumPy product"
@@ -115,6 +117,8 @@ def _taken(
     taken: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for call in calls.values():
         call()
+    gc.collect()
+    gc.freeze()
     searched = [0.0, 0.0]
 
     def listen(phase: str, _: Any) -> None:
@@ -127,12 +131,14 @@ def _taken(
     for _ in range(rounds):
         wanted.append(_wanting_a_core())
         for at in rng.permutation(len(names)):
+            time.sleep(PAUSE)
             searched[1] = 0.0
             used, begun = time.process_time(), time.perf_counter()
             calls[names[at]]()
             wall, cpu = time.perf_counter() - begun, time.process_time() - used
             taken[names[at]].append((wall, cpu, searched[1]))
     gc.callbacks.remove(listen)
+    gc.unfreeze()
     return taken, wanted
 
 
