@@ -1,6 +1,6 @@
 """Write trained predictors: `export_model`, `export_learner`; see `rvfl_jax.serving`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -70,6 +70,7 @@ class ExportOptions:
     columns: Sequence[str] | None = None
     platforms: Sequence[str] = PLATFORMS
     format: ExportFormat | None = None
+    notes: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,8 @@ def export_model(model: EdRVFLBase, path: str | Path, options: ExportOptions) ->
             graph runs wherever there is a runtime.
         format: "jax", a program of `jax.export`, or "onnx"; None for that of the path's ending,
             which is "onnx" for `.onnx`.
+        notes: anything else to keep in the file's metadata, as JSON, such as how a table becomes
+            features; None for nothing.
 
     Raises:
         ValueError: on a model that is not fitted, or any argument out of range; nothing is
@@ -182,6 +185,7 @@ def export_learner(  # noqa: D417
         columns: see `export_model`; None for no names.
         platforms: see `export_model`.
         format: see `export_model`; "onnx" takes states of `edrvfl` alone.
+        notes: see `export_model`.
 
     Raises:
         ValueError, ImportError, OSError: see `export_model`.
@@ -380,6 +384,7 @@ def _described(predictor: _Predictor, options: ExportOptions) -> dict[str, Any]:
         "standardised": options.mean is not None or options.scale is not None,
         "platforms": [one_of("platforms", name, _KNOWN_PLATFORMS) for name in options.platforms],
         "versions": versions(),
+        **({} if options.notes is None else {"notes": dict(options.notes)}),
     }
 
 
