@@ -448,6 +448,46 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         elif self._waits():
             self._become(self._settled())
 
+    def _check_unlearns(self) -> None:
+        """ValueError where what is learned is not that of its rows alone."""
+        if not self._same_design()[0].additive:
+            raise ValueError(
+                'unlearn: expected forgetting=1, cold_start="exact" and a constant k or'
+                " adaptive_k(reuse_k=True), for which the state is that of its rows"
+            )
+
+    def _left_without(self, batch: Batch, squares: np.ndarray | None) -> Fitted:
+        """What would be fitted had these rows never been seen; the counts stay.
+
+        Args:
+            batch: the rows.
+            squares: (m,) of their targets; None where those learned before are not known.
+
+        Raises:
+            ValueError: if what would be left are no sums over rows.
+        """
+        self._taken_up()
+        self._take_pending()
+        before = self._fitted
+        if before.on_sums:
+            fitted = adding.without(self._own_setting(), before, batch)
+            errors: Any = adding.errors_left(self._own_setting(), fitted, before)
+            refuse_unless(errors is not None)
+            known = np.asarray(before.learned.sums.counts)
+        else:
+            fitted, known = self._without(batch), before.counts
+            if squares is None:
+                return fitted
+            with precision_scope(self.precision):
+                left = known - squares
+                errors, _ = compiled.squared_errors(fitted.learned, left, self.ridge)
+        if (np.asarray(errors) < -1e-6 * (1.0 + known)).any():
+            raise ValueError(
+                "unlearn: expected rows that were learned, with the labels they had; what would be"
+                " left has negative squared errors"
+            )
+        return fitted
+
     def _without(self, batch: Batch) -> Fitted:
         """What would be fitted had these rows never been seen."""
         design, numbers = self._same_design()
