@@ -1,7 +1,7 @@
 """Online task-free class-incremental learning with randomised networks, in JAX.
 
 For tables and embeddings: `EdRVFLClassifier`, `EdRVFLRegressor`, `merge`, `save_model`,
-`load_model`, `export_model`, `Predictor`.
+`load_model`, `export_model`, `Predictor`; on many machines `Sums` and `rvfl_jax.distributed`.
 
 For research: `edrvfl` and the other methods of `rvfl_jax.learners`, `class_incremental_stream`,
 `run_stream`, `compare`, `sweep`, `prequential_loss`, `rvfl_jax.plots`, `rvfl_jax.encoders`, and
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rvfl_jax.estimators.classifier import EdRVFLClassifier
     from rvfl_jax.estimators.merge import merge
     from rvfl_jax.estimators.multilabel import EdRVFLMultiLabelClassifier
+    from rvfl_jax.estimators.pipeline import IncrementalPipeline
     from rvfl_jax.estimators.prequential_forgetting import PrequentialForgetting
     from rvfl_jax.estimators.regressor import EdRVFLRegressor
     from rvfl_jax.estimators.save import load_model, save_model
@@ -76,6 +77,7 @@ _WHERE = {
     "EdRVFLRegressor": "rvfl_jax.estimators.regressor",
     "EdRVFLState": "rvfl_jax.learners.edrvfl.state",
     "History": "rvfl_jax.runs.history",
+    "IncrementalPipeline": "rvfl_jax.estimators.pipeline",
     "Learner": "rvfl_jax.core.types",
     "NumericalError": "rvfl_jax.core.checks",
     "Predictor": "rvfl_jax.serving.predictor",
@@ -146,6 +148,7 @@ __all__ = [
     "EdRVFLRegressor",
     "EdRVFLState",
     "History",
+    "IncrementalPipeline",
     "Learner",
     "NumericalError",
     "Predictor",

@@ -36,6 +36,7 @@ def test_types_of_options_are_what_the_functions_take():
     from rvfl_jax.linalg.precision import PRECISIONS
     from rvfl_jax.runs import sharding as devices
     from rvfl_jax.runs.inputs import SCHEDULES
+    from rvfl_jax.serving.export import FORMATS
     from rvfl_jax.streams import class_incremental as stream
     from rvfl_jax.sweeps.result import CRITERIA
 
@@ -57,6 +58,7 @@ def test_types_of_options_are_what_the_functions_take():
         (types.ReadoutName, readouts.READOUTS),
         (types.Criterion, CRITERIA),
         (types.Protocol, metrics.PROTOCOLS),
+        (types.ExportFormat, FORMATS),
     ):
         assert get_args(kind) == tuple(choices)
 

@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,7 +41,7 @@ class Summing:
         weight: column of weights of the rows.
         embed: makes features of the columns.
         known: names of partitions that were counted by an earlier job.
-        folder: where the sums of each partition are kept for another job.
+        folder: where the sums of each partition are kept for another job of the same arguments.
     """
 
     zero: Sums
@@ -115,11 +115,18 @@ def summing(
         raise ValueError("features: expected None where an embedding makes them")
     if isinstance(features, str):
         features = (features,)
-    if folder is not None:
-        folder = Path(folder).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
     chosen = None if features is None else tuple(features)
-    return Summing(zero, label, chosen, weight, embed, known, folder)
+    task = Summing(zero, label, chosen, weight, embed, known)
+    return task if folder is None else replace(task, folder=_own_folder(Path(folder), task))
+
+
+def _own_folder(folder: Path, task: Summing) -> Path:
+    """Of all that decides sums but the rows, so that no job takes those of another."""
+    embed = None if task.embed is None else getattr(task.embed, "__qualname__", type(task.embed))
+    given = [task.zero.described(), task.label, task.features, task.weight, embed]
+    own = folder.resolve() / digest_of_columns({"": [repr(given)]})
+    own.mkdir(parents=True, exist_ok=True)
+    return own
 
 
 def admitted(partitions: Iterable[tuple[Named, T]]) -> list[T]:

@@ -94,8 +94,9 @@ def sum_ray(
         weight: column of weights of the rows.
         embed: makes (rows, features) of the columns of a partition, on its worker.
         start: sums of an earlier job, whose partitions are left out and whose rows count.
-        folder: seen by all workers, where the sums of each partition are kept. Another job with
-            the same folder takes from there what is done, after this one has been stopped.
+        folder: seen by all workers, where the sums of each partition are kept. Another job of the
+            same arguments takes from there what is done, after this one has been stopped; an
+            embedding is known by its name alone.
 
     Raises:
         ValueError: on an estimator whose rows do not add up, on unusable rows, and on columns that

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils import check_random_state
 
 from rvfl_jax.estimators import adding, additive, hosted
@@ -98,7 +99,8 @@ def fingerprint_of(X: Any, y: Any, sample_weight: Any = None) -> str:
     """Of the rows of a partition, in their order: 32 hexadecimal digits.
 
     Args:
-        X: (n, s) numbers; frames as arrays. Equal numbers count as equal whatever their dtype.
+        X: (n, s) numbers; frames as arrays. Equal numbers count as equal whatever their dtype, but
+            for a sparse matrix, which is told from a dense one.
         y: (n,) labels, or targets.
         sample_weight: (n,).
     """
@@ -109,6 +111,11 @@ def digest_of_columns(columns: Mapping[str, Any]) -> str:
     """Of arrays by their names, as `fingerprint_of`; text, bytes and vectors among them."""
     digest = hashlib.sha256()
     for name, values in columns.items():
+        if issparse(values):
+            rows = values.tocsr()
+            parts = {"data": rows.data, "indices": rows.indices, "indptr": rows.indptr}
+            digest.update(f"{name!r}{rows.shape}{digest_of_columns(parts)}".encode())
+            continue
         array = np.asarray(values)
         digest.update(f"{name!r}{array.shape}".encode())
         if array.dtype.kind in "biuf":

@@ -42,18 +42,20 @@ from rvfl_jax.linalg.host_blas import packed, strips_of_packed
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import LabelMap, as_array
 
-# Parameters that decide what rows add to the sums; all others enter in `finish`.
-SHAPING = (
-    "num_layers",
-    "num_nodes",
-    "activation",
-    "weight_init",
-    "weight_scale",
-    "intercept",
-    "scale",
-    "class_weight",
-    "random_state",
-)
+# Parameters that enter in `finish`; all others decide what rows add to the sums.
+FINISHING = {
+    "ridge",
+    "k",
+    "readout",
+    "class_balance",
+    "shrinkage",
+    "forgetting",
+    "lookahead",
+    "cold_start",
+    "solver",
+    "ensemble",
+    "precision",
+}
 KIND = "sums"
 # Attributes that a file tells as they are.
 TOLD = (
@@ -73,9 +75,11 @@ class Sums:
     """Sums over the rows of partitions, which machines make apart and merge.
 
     Example:
-        >>> zero = Sums.zero(EdRVFLClassifier(num_nodes=256, random_state=0))
-        >>> parts = [zero.add(X, y, partition=name) for name, (X, y) in partitions.items()]
-        >>> model = zero.merge(*parts).finish(ridge=1.0)
+        >>> zero = Sums.zero(EdRVFLClassifier(num_nodes=64, random_state=0))
+        >>> parts = [zero.add(X[i::4], y[i::4], partition=f"part {i}") for i in range(4)]
+        >>> model = zero.merge(*parts, parts[0]).finish(ridge=0.5)
+        >>> model.num_rows_seen_ == len(X)
+        True
 
     Nothing is changed in place: every method returns other sums, and can be pickled or saved. The
     readout that `finish` gives is that of one `fit` on all rows.
@@ -147,6 +151,9 @@ class Sums:
     ) -> "Sums":
         """With the rows of one partition.
 
+        Beside half a Gram this takes a few d x d numbers, however few the rows are: a partition
+        should have several times d.
+
         Args:
             X: (n, s) finite numbers, as for `fit`; n may be 0, which adds nothing.
             y: (n,) labels, of which any may be missing or new; or targets.
@@ -158,7 +165,7 @@ class Sums:
             ValueError: on unusable input, or on other rows under a name that is in the ledger.
             NumericalError: if a value overflowed.
         """
-        if not len(X):
+        if not (X.shape[0] if hasattr(X, "shape") else len(X)):
             return self
         mark = None if partition is None else fingerprint_of(X, y, sample_weight)
         if partition is not None and partition in self.ledger:
@@ -296,7 +303,7 @@ class Sums:
         fitted = fitted._replace(learned=learned._replace(batches=1), num_rows=self.rows)
         model._become(fitted)
         # What cannot be solved is refused now.
-        model._solved("ridge")
+        model._solved(getattr(model, "readout", "ridge"))
         if sample is not None:
             _calibrate(model, *sample)
         return model
@@ -469,7 +476,7 @@ class Sums:
     def _check_alike(self, other: Any) -> None:
         if not isinstance(other, Sums):
             raise ValueError(f"sums: expected Sums, got {type(other).__name__}")
-        ours, theirs = (sums._described() for sums in (self, other))
+        ours, theirs = (sums.described() for sums in (self, other))
         # What only one of them knows yet is no difference.
         for name in ("num_features", "feature_names", "fingerprint", "outputs"):
             if ours[name] is None or theirs[name] is None:
@@ -482,9 +489,10 @@ class Sums:
         if changed:
             raise ValueError(f"sums: expected those of one estimator; {'; '.join(changed)}")
 
-    def _described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """All that sums which are merged have in common."""
-        described = {name: _plain(self.parameters.get(name)) for name in SHAPING}
+        shaping = (name for name in self.parameters if name not in FINISHING)
+        described = {name: _plain(self.parameters[name]) for name in shaping}
         described |= {
             "estimator": self.kind,
             "num_features": self.num_features,

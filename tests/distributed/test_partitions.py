@@ -104,7 +104,7 @@ def test_what_was_counted_before_is_left_out(monkeypatch):
 def test_a_folder_keeps_what_is_done(tmp_path, monkeypatch):
     parts = [columns_of(part) for part in partitions()[:3]]
     first = [task(folder=tmp_path / "new")(part)[1] for part in parts[:2]]
-    summed = []
+    kept, summed = [*(tmp_path / "new").iterdir()], []
     add = Sums.add
 
     def noted(self, X, *rest):
@@ -117,6 +117,10 @@ def test_a_folder_keeps_what_is_done(tmp_path, monkeypatch):
     for one, other in zip(first, again, strict=False):
         np.testing.assert_array_equal(one.gram, other.gram)
     assert merged(again).finish().num_rows_seen_ == 180
+    # A job of other arguments takes nothing from there.
+    for options in ({"features": NAMES[:4]}, {"weight": None}, {"embed": np.hstack}):
+        assert task(folder=tmp_path / "new", **options).folder not in kept
+    assert task(folder=tmp_path / "new").folder in kept
 
 
 def test_slips_are_named():

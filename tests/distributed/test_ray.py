@@ -1,11 +1,13 @@
 """Ray on this machine with two workers, in a process of its own."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+import rvfl_jax
 from tests import tolerances
 from tests.streams import environment
 
@@ -74,7 +76,7 @@ except Exception as error:
     assert "NaN" in str(error), error
 else:
     raise AssertionError("expected the fault of the data to be told")
-assert 1 <= len(list(kept.glob("*.npz"))) <= 3
+assert 1 <= len(list(kept.rglob("*.npz"))) <= 3
 again = summed(tables[:5], folder=kept)
 np.testing.assert_array_equal(again.gram, plain.gram)
 on = summed(tables[:5], start=summed(tables[:2]))
@@ -122,3 +124,13 @@ def test_the_measurement_of_many_machines(tmp_path):
     assert jobs["worker killed"]["bits_of_plain"]
     assert jobs["partition twice"]["bits_of_plain"]
     assert len(jobs["partition twice"]["warning"]) == 1
+
+
+@pytest.mark.slow
+def test_the_guide_runs_as_printed():
+    (example,) = re.findall(r"```python\n(.*?)```", rvfl_jax.distributed.__doc__, flags=re.DOTALL)
+    done = run("-c", example)
+    assert done.returncode == 0, done.stderr[-6000:]
+    rows, score = done.stdout.split()
+    assert rows == "1797"
+    assert float(score) > 0.95

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 
 from rvfl_jax import (
     EdRVFLClassifier,
@@ -353,6 +354,20 @@ def test_names_of_features_are_kept():
     )
     with pytest.raises(ValueError, match="feature_names: expected"):
         sums.add(frames[["q", "p", "r", "s", "t"]], LABELS)
+
+
+def test_sparse_rows_add_what_dense_ones_do():
+    dense = np.where(np.abs(X) > 1, X, 0.0)
+    rows = csr_array(dense)
+    want = zero().add(dense, LABELS)
+    sums = zero().add(rows[:100], LABELS[:100], partition="a")
+    sums = sums.merge(zero().add(rows[100:], LABELS[100:], partition="b"))
+    assert_close(sums.gram, want.gram, tolerances.REORDERED)
+    assert sums.add(rows[:100].copy(), LABELS[:100], partition="a") is sums
+    assert sums.add(rows[:0], LABELS[:0]) is sums
+    rows.data[-1] += 1e-9
+    with pytest.raises(ValueError, match="the rows that 'b' stands for, got others"):
+        sums.add(rows[100:], LABELS[100:], partition="b")
 
 
 def test_scaling_is_that_of_a_model_that_has_begun(tmp_path):
