@@ -1,7 +1,8 @@
 """Online task-free class-incremental learning with randomised networks, in JAX.
 
-For tables and embeddings: `EdRVFLClassifier`, `EdRVFLRegressor`, `merge`, `save_model`,
-`load_model`, `export_model`, `Predictor`; on many machines `Sums` and `rvfl_jax.distributed`.
+For tables and embeddings: `EdRVFLClassifier`, `EdRVFLMultiLabelClassifier`, `EdRVFLRegressor`,
+`PrequentialForgetting`, `merge`, `save_model`, `load_model`, `export_model`, `Predictor`; on many
+machines `Sums` and `rvfl_jax.distributed`; in river and CapyMOA `rvfl_jax.adapters`.
 
 For research: `edrvfl` and the other methods of `rvfl_jax.learners`, `class_incremental_stream`,
 `run_stream`, `compare`, `sweep`, `prequential_loss`, `rvfl_jax.plots`, `rvfl_jax.encoders`, and

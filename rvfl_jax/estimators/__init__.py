@@ -9,11 +9,14 @@ any hashable label).
 | a model trained elsewhere on other rows | `rvfl_jax.merge(a, b)`, exactly as if learned together (one integer `random_state`) |
 | rows that have to go | `unlearn(X, y)`, exactly as if never seen |
 | a stream that drifts | `forgetting=0.999`: what a row is worth after one more row |
+| such a stream, and no idea of how fast | `PrequentialForgetting(model)`: several factors side by side, and the one whose guesses are best |
 | the inputs of the next batch, before their labels | `k=1.0` and `partial_fit(X, y, X_next=...)` |
 | features of several scales | `scale="first"`: standardised for good by the rows that came first |
 | no idea of lambda | `ridge="auto"`: by generalised cross-validation of the sums, anew for every readout |
 | another map than random layers in mind | `feature_map="fourier"`, `"sparse"`, `"none"`, or a function of JAX arrays |
 | numbers to predict | `EdRVFLRegressor` |
+| several labels a row | `EdRVFLMultiLabelClassifier`: one D^T D for all labels, a threshold for each |
+| a stream of river, or CapyMOA | `rvfl_jax.adapters` |
 | columns of a data frame, or texts | `IncrementalPipeline` of scikit-learn's steps and the estimator |
 | a sparse matrix of up to 8,192 columns | the same methods; some thousand rows at a time are made dense |
 | how sure it is | `predict_proba`, calibrated; `predict_std`, the deviation of each score |

@@ -115,7 +115,7 @@ class EdRVFLMultiLabelClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[m
         """Learn these rows, and forget everything learned before.
 
         Args:
-            X: (n, s) finite numbers; arrays, or pandas or polars frames.
+            X: (n, s) finite numbers, dense or sparse; see `EdRVFLClassifier.fit`.
             y: (n, m) of 0 and 1, dense or a sparse matrix, which is made dense; or a frame, whose
                 columns name the labels.
             sample_weight: (n,) at least 0; a row of weight 2 counts as two rows.
@@ -305,9 +305,9 @@ class EdRVFLMultiLabelClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[m
         known = () if reset else self._fitted.labels.labels
         Y = _indicators(y)
         names = _names(y, labels, Y.shape[1], known)
-        if len(X) != len(Y):
-            raise ValueError(f"y: expected {len(X)} rows, one a row of X, got {len(Y)}")
-        weight = row_weights(sample_weight, len(X))
+        if X.shape[0] != len(Y):
+            raise ValueError(f"y: expected {X.shape[0]} rows, one a row of X, got {len(Y)}")
+        weight = row_weights(sample_weight, len(Y))
         used = weight > 0
         X, Y, weight = X[used], Y[used], weight[used]
         fresh = [name for name in names if name not in known]

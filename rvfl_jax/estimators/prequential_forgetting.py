@@ -148,7 +148,7 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         """
         size = positive_int("batch_size", self.batch_size)
         self._begin()
-        for start in range(0, max(len(X), 1), size):
+        for start in range(0, max(_rows_in(X), 1), size):
             here = slice(start, start + size)
             weight = None if sample_weight is None else sample_weight[here]
             self._learn(_part(X, here), _part(y, here), weight, {})
@@ -261,7 +261,7 @@ class PrequentialForgetting(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, options: dict[str, Any]) -> None:
         losses = None
-        if self.models_[0].__sklearn_is_fitted__() and len(X):
+        if self.models_[0].__sklearn_is_fitted__() and _rows_in(X):
             losses = np.column_stack([_losses_of(model, X, y) for model in self.models_])
         models = [as_it_stands(model) for model in self.models_]
         for model in models:
@@ -286,6 +286,10 @@ def _losses_of(model: Any, X: Any, y: Any) -> np.ndarray:
     of_true = np.where(columns >= 0, P[np.arange(len(P)), columns], 0.0)
     # ||p - e_y||^2
     return np.sum(P**2, axis=1) - 2.0 * of_true + 1.0
+
+
+def _rows_in(X: Any) -> int:
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def _part(rows: Any, here: slice) -> Any:

@@ -34,7 +34,7 @@ from rvfl_jax.estimators.partition import (
     weights_fingerprint,
 )
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
-from rvfl_jax.estimators.save import KINDS, _decoded, _encoded
+from rvfl_jax.estimators.save import _decoded, _encoded
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.files.checkpoint import load_checkpoint_file, restore, save_checkpoint
 from rvfl_jax.learners.edrvfl.host_sums import HostSums
@@ -57,6 +57,7 @@ FINISHING = {
     "precision",
 }
 KIND = "sums"
+ADDED = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
 # Attributes that a file tells as they are.
 TOLD = (
     "num_features",
@@ -334,7 +335,7 @@ class Sums:
         """
         checkpoint = load_checkpoint_file(path)
         described = checkpoint.metadata["metadata"]
-        if described.get("kind") != KIND or described["estimator"] not in KINDS:
+        if described.get("kind") != KIND or described["estimator"] not in ADDED:
             raise ValueError(f"{path}: expected sums, got {described.get('kind')!r}")
         parameters = {name: _decoded(value) for name, value in described["parameters"].items()}
         told = {name: described[name] for name in TOLD}
@@ -388,7 +389,7 @@ class Sums:
     # --- rows and estimators ----------------------------------------------------------------
 
     def _estimator(self, num_features: int | None) -> Any:
-        model = KINDS[self.kind](**self.parameters)
+        model = ADDED[self.kind](**self.parameters)
         if num_features is not None:
             model.n_features_in_ = num_features
         return model
@@ -538,7 +539,7 @@ def _of_nothing(kind: str, parameters: Mapping[str, Any], scaling: Scaling | Non
 
 def _check_adds_up(estimator: Any) -> None:
     """ValueError, telling why, on an estimator whose rows do not add up."""
-    if not isinstance(estimator, EdRVFLBase) or type(estimator).__name__ not in KINDS:
+    if not isinstance(estimator, EdRVFLBase) or type(estimator).__name__ not in ADDED:
         raise ValueError(
             "estimator: expected EdRVFLClassifier or EdRVFLRegressor, got"
             f" {type(estimator).__name__}"

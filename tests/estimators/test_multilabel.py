@@ -14,7 +14,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from rvfl_jax import EdRVFLMultiLabelClassifier, load_model, merge, save_model
+from rvfl_jax import EdRVFLMultiLabelClassifier, Sums, load_model, merge, save_model
 from rvfl_jax.estimators.thresholds import BINS, LabelGuesses, bin_of
 from tests import references, tolerances
 from tests.estimators.test_estimator import SMALL, assert_close
@@ -196,6 +196,17 @@ def test_targets_of_every_form_are_the_same():
     np.testing.assert_array_equal(frame.predict(X_TEST), dense.predict(X_TEST))
 
 
+def test_sparse_rows_are_dense_ones():
+    dense, thin = (EdRVFLMultiLabelClassifier(**SMALL) for _ in range(2))
+    few = np.where(np.abs(X) > 0.5, X, 0.0)
+    dense.fit(few[:120], Y[:120]).partial_fit(few[120:], Y[120:])
+    thin.fit(sparse.csr_array(few[:120]), sparse.csr_array(Y[:120]))
+    thin.partial_fit(sparse.csr_array(few[120:]), Y[120:])
+    np.testing.assert_array_equal(
+        thin.predict_proba(sparse.csr_array(few)), dense.predict_proba(few)
+    )
+
+
 def test_rows_are_unlearned():
     model = EdRVFLMultiLabelClassifier(**SMALL).fit(X, Y, labels=["a", "b", "c"])
     before = model.thresholds_
@@ -297,6 +308,11 @@ def test_scikit_learn_takes_it_for_a_classifier_of_several_labels():
     guessed = cross_val_predict(piped, X, Y, cv=3)
     assert guessed.shape == Y.shape
     assert piped.fit(X, Y).score(X, Y) == (piped.predict(X) == Y).all(axis=1).mean()
+
+
+def test_sums_of_many_machines_are_not_for_several_labels():
+    with pytest.raises(ValueError, match="expected EdRVFLClassifier or EdRVFLRegressor"):
+        Sums.zero(EdRVFLMultiLabelClassifier(**SMALL))
 
 
 def test_lambda_may_be_chosen():
