@@ -92,11 +92,11 @@ def ridge_of(setting: Setting, fitted: Fitted) -> Any:
     return settled(setting, fitted).ridges if setting.chooses else setting.ridge
 
 
-def begun(setting: Setting, seed: Any, X: np.ndarray, num_outputs: int) -> Learned:
+def begun(setting: Setting, seed: Any, X: Any, num_outputs: int) -> Learned:
     """What is learned of no rows, where those that come first are X (n, s)."""
     design, numbers, num_features = setting.design, setting.numbers, X.shape[1]
     if design.feature_map == "fourier":
-        bandwidth = median_distance(X[:, : design.num_inputs])
+        bandwidth = median_distance(X, design.num_inputs)
         numbers = numbers | {"weight_scale": numbers["weight_scale"] / bandwidth}
     weights, gain = additive.begin(design, numbers, seed, num_features=num_features)
     sums = hosted.no_sums((*additive.shape_of(design, weights, num_features), num_outputs))
@@ -145,6 +145,9 @@ def with_rows(
     if waits and learned.num_waiting + len(batch.X) > block:
         fitted = settled(setting, fitted)
         asked = _checked(setting, fitted, asked)
+    if not (waits or forgets or isinstance(batch.X, np.ndarray)):
+        # Sparse rows are joined with no others, which would make all of them dense.
+        fitted = settled(setting, fitted)
     fitted, fading = _appended(setting, fitted, batch, X_next)
     if not waits:
         fitted = settled(setting, fitted, fading)
@@ -166,8 +169,9 @@ def _appended(
         worth, counts = worth * fading.of_rows, counts * fading.of_past
     if fitted.guesses is not None:
         counts = counts + np.bincount(batch.target, worth, len(counts))
-    # The caller may use the array again.
-    batch = batch._replace(X=batch.X.astype(np.float64))
+    if isinstance(batch.X, np.ndarray):
+        # The caller may use the array again.
+        batch = batch._replace(X=batch.X.astype(np.float64))
     learned = learned._replace(
         waiting=(*learned.waiting, batch),
         announced=X_next,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -226,6 +227,14 @@ def test_slips_are_named_before_anything_is_learned(options, message):
     with pytest.raises(ValueError, match=message):
         model.fit(X, Y)
     assert not model.__sklearn_is_fitted__()
+
+
+@pytest.mark.parametrize("rows", [60, 4200])
+def test_sparse_matrices_have_the_same_features(rows):
+    X, Y = blobs(num_rows=rows, num_features=8)
+    X[X < 1] = 0
+    a, b = (EdRVFLClassifier(**OPTIONS, feature_map="fourier").fit(Z, Y) for Z in (X, csr_array(X)))
+    assert_close(a.decision_function(X), b.decision_function(csr_array(X)), 1e-12)
 
 
 def test_fourier_needs_a_first_row():
