@@ -19,7 +19,7 @@ def run(code):
 def test_every_public_name_is_there():
     for name in rvfl_jax.__all__:
         assert getattr(rvfl_jax, name).__name__.removeprefix("rvfl_jax.") == name
-    modules = ["data", "encoders", "plots", "serving"]
+    modules = ["data", "distributed", "encoders", "plots", "serving"]
     assert dir(rvfl_jax) == sorted([*rvfl_jax.__all__, *modules])
     for name in modules:
         assert getattr(rvfl_jax, name).__name__ == f"rvfl_jax.{name}"
@@ -36,6 +36,7 @@ def test_types_of_options_are_what_the_functions_take():
     from rvfl_jax.linalg.precision import PRECISIONS
     from rvfl_jax.runs import sharding as devices
     from rvfl_jax.runs.inputs import SCHEDULES
+    from rvfl_jax.serving.export import FORMATS
     from rvfl_jax.streams import class_incremental as stream
     from rvfl_jax.sweeps.result import CRITERIA
 
@@ -57,6 +58,7 @@ def test_types_of_options_are_what_the_functions_take():
         (types.ReadoutName, readouts.READOUTS),
         (types.Criterion, CRITERIA),
         (types.Protocol, metrics.PROTOCOLS),
+        (types.ExportFormat, FORMATS),
     ):
         assert get_args(kind) == tuple(choices)
 

@@ -190,7 +190,7 @@ def _scores(
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Write a file that predicts where only JAX and NumPy are installed."""
+    """Write a file that predicts without this package: with JAX and NumPy, or an ONNX runtime."""
     from rvfl_jax.serving.export import export_model
 
     model, table, *_ = opened(_model_folder(arguments))
@@ -201,7 +201,7 @@ def export(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.out}: expected no file there yet; --force replaces it")
     notes = None if table.how is None else {"how": table.how.described()}
     options: dict[str, Any] = {"batch_size": arguments.batch_size, "columns": table.columns}
-    export_model(model, arguments.out, notes=notes, **options)
+    export_model(model, arguments.out, notes=notes, format=arguments.format, **options)
     size = f"{len(table.columns)} columns to {len(model.classes_)} classes"
     print(f"Wrote {arguments.out}: {size}.", file=sys.stderr)
     return 0

@@ -103,6 +103,8 @@ examples:
       its docstring, python -m pydoc rvfl_jax.serving, says how to read that file
   rvfl-jax export flowers/ --out flowers.npz --batch-size 64 --force
       calls of 64 rows each
+  rvfl-jax export flowers/ --format onnx --out flowers.onnx
+      for onnxruntime and others; pip install "rvfl-jax[onnx]" has what writes and reads it
 """,
 }
 
@@ -195,7 +197,7 @@ def _add_model_commands(commands: Any) -> None:
         "predict": "print the label of every row of a table",
         "evaluate": "print accuracy and calibration on a labelled table",
         "inspect": "print what a model has learned",
-        "export": "write a file that predicts where only JAX and NumPy are installed",
+        "export": "write a file that predicts with JAX and NumPy alone, or an ONNX graph",
     }
     without_table = ("undo", "inspect", "export")
     for name, meaning in meanings.items():
@@ -251,7 +253,12 @@ def _add_partial_fit_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="the .npz file to write"
+        "--out", type=Path, required=True, metavar="FILE", help="the .npz or .onnx file to write"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("jax", "onnx"),
+        help="of the file (default: onnx for a name that ends in .onnx, else jax)",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument(

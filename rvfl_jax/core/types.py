@@ -43,6 +43,7 @@ Scale = Literal["none", "first"]
 FeatureMap = Literal["layers", "fourier", "sparse", "none"]
 ReadoutName = Literal["ridge", "discriminant", "nearest_mean"]
 Criterion = Literal["prequential_loss", "prequential_accuracy"]
+ExportFormat = Literal["jax", "onnx"]
 # How guesses on a test set are judged; see `rvfl_jax.metrics.protocol_hits`.
 Protocol = Literal["class_incremental", "seen", "task_aware", "task_id"]
 

@@ -170,20 +170,21 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """Of the readout that guesses each batch; None where nothing is guessed."""
         return None
 
-    def _begin(self, X: Any, num_outputs: int, **rest: Any) -> None:
+    def _begin(self, num_features: int, num_outputs: int, first: Any = None, **rest: Any) -> None:
         """A fresh state, with the `rest` of `Fitted`; everything learned before is gone.
 
-        X (n, s) are the rows that come first, as the network takes them.
+        `first` (n, s) are the rows that come first, as the network takes them.
         """
         design, numbers = self._design()
         seed = np.int32(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        width = num_features + bool(self.intercept)
         with precision_scope(self.precision):
             if self._is_on_sums():
                 setting = self._setting(rest.get("guessed_by"))
-                learned: Any = adding.begun(setting, seed, X, num_outputs)
+                learned: Any = adding.begun(setting, seed, width, num_outputs, first)
             else:
                 learned = compiled.begin(
-                    design, numbers, seed, num_features=X.shape[1], num_outputs=num_outputs
+                    design, numbers, seed, num_features=width, num_outputs=num_outputs
                 )
         self._memo: dict[str, Any] = {}
         counts = np.zeros(num_outputs)
@@ -490,6 +491,46 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             self._advance(self._fitted.pending, None)
         elif self._waits():
             self._become(self._settled())
+
+    def _check_unlearns(self) -> None:
+        """ValueError where what is learned is not that of its rows alone."""
+        if not self._same_design()[0].additive:
+            raise ValueError(
+                'unlearn: expected forgetting=1, cold_start="exact" and a constant k or'
+                " adaptive_k(reuse_k=True), for which the state is that of its rows"
+            )
+
+    def _left_without(self, batch: Batch, squares: np.ndarray | None) -> Fitted:
+        """What would be fitted had these rows never been seen; the counts stay.
+
+        Args:
+            batch: the rows.
+            squares: (m,) of their targets; None where those learned before are not known.
+
+        Raises:
+            ValueError: if what would be left are no sums over rows.
+        """
+        self._taken_up()
+        self._take_pending()
+        before = self._fitted
+        if before.on_sums:
+            fitted = adding.without(self._own_setting(), before, batch)
+            errors: Any = adding.errors_left(self._own_setting(), fitted, before)
+            refuse_unless(errors is not None)
+            known = np.asarray(before.learned.sums.counts)
+        else:
+            fitted, known = self._without(batch), before.counts
+            if squares is None:
+                return fitted
+            with precision_scope(self.precision):
+                left = known - squares
+                errors, _ = compiled.squared_errors(fitted.learned, left, self.ridge)
+        if (np.asarray(errors) < -1e-6 * (1.0 + known)).any():
+            raise ValueError(
+                "unlearn: expected rows that were learned, with the labels they had; what would be"
+                " left has negative squared errors"
+            )
+        return fitted
 
     def _without(self, batch: Batch) -> Fitted:
         """What would be fitted had these rows never been seen."""

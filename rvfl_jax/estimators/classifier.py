@@ -22,7 +22,7 @@ from rvfl_jax.core.types import (
 )
 from rvfl_jax.estimators import adding, additive, compiled
 from rvfl_jax.estimators.adding import raise_unless
-from rvfl_jax.estimators.base import MOST_KEPT, EdRVFLBase, in_parts, refuse_unless, row_weights
+from rvfl_jax.estimators.base import MOST_KEPT, EdRVFLBase, in_parts, row_weights
 from rvfl_jax.estimators.calibration import (
     inverse_temperature,
     joined_guesses,
@@ -404,12 +404,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 learning the same rows again puts them back.
         """
         check_is_fitted(self)
-        design, _ = self._same_design()
-        if not design.additive:
-            raise ValueError(
-                'unlearn: expected forgetting=1, cold_start="exact" and a constant k or'
-                " adaptive_k(reuse_k=True), for which the state is that of its rows"
-            )
+        self._check_unlearns()
         before = self._fitted
         given = self._checked(X, y, sample_weight, before.labels, reset=False)
         if len(given.labels.labels) > len(before.labels.labels):
@@ -421,25 +416,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 f"unlearn: expected at most {before.rows_of_class[worst]} rows of class"
                 f" {before.labels.labels[worst]!r}, got {given.seen[worst]}"
             )
-        if self._fitted.on_sums:
-            self._taken_up()
-            self._take_pending()
-            fitted = adding.without(self._own_setting(), self._fitted, given.batch)
-            counts = fitted.counts - self._weight_of_class(given.batch)
-            errors = adding.errors_left(self._own_setting(), fitted, self._fitted)
-            refuse_unless(errors is not None)
-        else:
-            self._take_pending()
-            fitted = self._without(given.batch)
-            counts = fitted.counts - self._weight_of_class(given.batch)
-            with precision_scope(self.precision):
-                errors, _ = compiled.squared_errors(fitted.learned, counts, self.ridge)
-        slack = 1e-6 * (1.0 + fitted.counts)
-        if (np.asarray(errors) < -slack).any():
-            raise ValueError(
-                "unlearn: expected rows that were learned, with the labels they had; what would be"
-                " left has negative squared errors"
-            )
+        weight = self._weight_of_class(given.batch)
+        fitted = self._left_without(given.batch, weight)
+        counts = fitted.counts - weight
         gone = np.zeros(len(counts), bool)
         gone[: len(left)] = left == 0
         assert fitted.guesses is not None
@@ -509,8 +488,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         capacity = classes_for(len(labels.labels))
         kind = one_of("readout", self.readout, READOUTS)
         self._begin(
-            given.batch.X,
+            given.batch.X.shape[1] - bool(self.intercept),
             capacity,
+            given.batch.X,
             guesses=no_guesses(capacity, LINKS[kind]),
             guessed_by=kind,
             labels=labels,

@@ -16,6 +16,7 @@ from rvfl_jax import (
     EdRVFLClassifier,
     EdRVFLRegressor,
     Predictor,
+    Sums,
     adaptive_k,
     export_model,
     load_model,
@@ -235,6 +236,18 @@ def test_sparse_matrices_have_the_same_features(rows):
     X[X < 1] = 0
     a, b = (EdRVFLClassifier(**OPTIONS, feature_map="fourier").fit(Z, Y) for Z in (X, csr_array(X)))
     assert_close(a.decision_function(X), b.decision_function(csr_array(X)), 1e-12)
+
+
+def test_sums_of_several_machines_have_maps_that_a_seed_draws():
+    model = EdRVFLClassifier(**OPTIONS | {"ridge": "auto"}, feature_map="sparse")
+    zero = Sums.zero(model)
+    parts = [zero.add(X[part], Y[part]) for part in (slice(0, 90), slice(90, 240))]
+    found = parts[0].merge(parts[1]).finish()
+    whole = clone(model).fit(X, Y)
+    assert found.ridge_.tolist() == whole.ridge_.tolist()
+    assert_close(found.decision_function(X), whole.decision_function(X), tolerances.CLOSED_FORM)
+    with pytest.raises(ValueError, match="feature_map: expected one of layers, sparse for sums"):
+        Sums.zero(model.set_params(feature_map="fourier")).add(X, Y)
 
 
 def test_fourier_needs_a_first_row():
