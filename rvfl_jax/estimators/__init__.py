@@ -77,6 +77,24 @@ compilations, 8.3 ms a call (N = 256), 66 (N = 64) and 168 times (N = 256, eight
 slow) the throughput of refitting scikit-learn's ridge at the same points, and the scores of one
 `fit` to 3e-14; protocols are under experiments.
 
+## Feature maps, and lambda from the sums
+
+| accuracy %, lambda by `ridge="auto"`, N = 512 | digits | letter | plant margin | Fashion-MNIST | CIFAR-100 features |
+|---|---|---|---|---|---|
+| `feature_map="layers"` | 98.5 | 88.8 | 79.6 | 83.6 | 64.2 |
+| `"fourier"` | 98.6 | 89.6 | 81.1 | 83.4 | 63.7 |
+| `"sparse"` | 98.4 | 87.8 | 79.5 | 83.6 | 64.2 |
+| `"none"`, ridge regression | 93.8 | 55.2 | 56.6 | 80.8 | 62.3 |
+| `"none"`, `readout="discriminant"` | 95.5 | 69.9 | 77.8 | 80.9 | 64.2 |
+
+Three seeds, 10,000 rows of the last two. Random nodes matter, which kind they are of hardly does; on
+features that a network made, the discriminant of the inputs alone does as well at a third of the width.
+`ridge="auto"` is not the default: against `ridge=1.0` it is within 0.4 points on three of the five, but
+loses 0.4 to 0.5 on CIFAR-100's features, and up to 2 on the plants, since squared error wants more
+shrinkage than accuracy over a hundred classes. Take it where inputs are of a size at which 1 means
+nothing; it goes with their squares. Every readout then costs the eigenvectors of D^T D (0.03 s for
+d = 321, 0.5 s for d = 1089, on one core), and none is updated by low rank.
+
 ## Probabilities
 
 Scores of one-hot regression are estimates of probabilities, so that their softmax

@@ -92,11 +92,13 @@ def ridge_of(setting: Setting, fitted: Fitted) -> Any:
     return settled(setting, fitted).ridges if setting.chooses else setting.ridge
 
 
-def begun(setting: Setting, seed: Any, X: np.ndarray, num_outputs: int) -> Learned:
-    """What is learned of no rows, where those that come first are X (n, s)."""
-    design, numbers, num_features = setting.design, setting.numbers, X.shape[1]
+def begun(
+    setting: Setting, seed: Any, num_features: int, num_outputs: int, first: Any = None
+) -> Learned:
+    """What is learned of no rows, where those that come first are `first` (n, s)."""
+    design, numbers = setting.design, setting.numbers
     if design.feature_map == "fourier":
-        bandwidth = median_distance(X[:, : design.num_inputs])
+        bandwidth = median_distance(() if first is None else first, design.num_inputs)
         numbers = numbers | {"weight_scale": numbers["weight_scale"] / bandwidth}
     weights, gain = additive.begin(design, numbers, seed, num_features=num_features)
     sums = hosted.no_sums((*additive.shape_of(design, weights, num_features), num_outputs))

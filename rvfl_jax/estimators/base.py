@@ -170,20 +170,21 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """Of the readout that guesses each batch; None where nothing is guessed."""
         return None
 
-    def _begin(self, X: np.ndarray, num_outputs: int, **rest: Any) -> None:
+    def _begin(self, num_features: int, num_outputs: int, first: Any = None, **rest: Any) -> None:
         """A fresh state, with the `rest` of `Fitted`; everything learned before is gone.
 
-        X (n, s) are the rows that come first, as the network takes them.
+        `first` (n, s) are the rows that come first, as the network takes them.
         """
         design, numbers = self._design()
         seed = np.int32(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        width = num_features + bool(self.intercept)
         with precision_scope(self.precision):
             if self._is_on_sums():
                 setting = self._setting(rest.get("guessed_by"))
-                learned: Any = adding.begun(setting, seed, X, num_outputs)
+                learned: Any = adding.begun(setting, seed, width, num_outputs, first)
             else:
                 learned = compiled.begin(
-                    design, numbers, seed, num_features=X.shape[1], num_outputs=num_outputs
+                    design, numbers, seed, num_features=width, num_outputs=num_outputs
                 )
         self._memo: dict[str, Any] = {}
         counts = np.zeros(num_outputs)

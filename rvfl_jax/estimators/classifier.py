@@ -78,9 +78,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             sums of all rows so far, anew for every readout, whatever the batches were. The score
             is that of squared errors of one-hot targets, in which a class counts by its rows,
             whatever `class_balance`; see `rvfl_jax.learners.edrvfl.gcv.best_ridges`. "auto" needs
-            sums, as described above. A readout then costs the eigenvectors of D^T D, O(d^3),
-            about ten times a solve, and is not updated by low rank: for readers who ask after
-            every few rows a fixed value is much faster.
+            sums, as described above. A readout then costs the eigenvectors of D^T D, O(d^3), some
+            six to nine times a solve, and is not updated by low rank: where answers are asked for
+            after every few rows a fixed value is much faster.
         k: forward strength: 0 is -R, 1 is -F, any constant -kF, `adaptive_k(...)` -kF-Bayes. It
             penalises scores on the inputs announced as `X_next`, until those are learned.
         activation: of the hidden nodes of "layers"; see `edrvfl`.
@@ -488,8 +488,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         capacity = classes_for(len(labels.labels))
         kind = one_of("readout", self.readout, READOUTS)
         self._begin(
-            given.batch.X,
+            given.batch.X.shape[1] - bool(self.intercept),
             capacity,
+            given.batch.X,
             guesses=no_guesses(capacity, LINKS[kind]),
             guessed_by=kind,
             labels=labels,

@@ -149,8 +149,10 @@ def _own(function: OwnMap, X: Array) -> Array:
     return H.astype(X.dtype)
 
 
-def median_distance(X: np.ndarray) -> float:
+def median_distance(X: Any, num_inputs: int | None = None) -> float:
     """The median of the distances above 0 between rows X (n, s), of which `MOST_ROWS` are taken.
+
+    Of X the first `num_inputs` columns count, or all.
 
     Without two that differ it is sqrt(2) times the norm of a row, what rows of independent
     features about 0 would have, or 1.
@@ -160,7 +162,8 @@ def median_distance(X: np.ndarray) -> float:
     """
     if not len(X):
         raise ValueError("X: expected a first row to choose the bandwidth by, got none")
-    X = np.asarray(X, float)[np.linspace(0, len(X) - 1, min(len(X), MOST_ROWS)).astype(int)]
+    places = np.linspace(0, len(X) - 1, min(len(X), MOST_ROWS)).astype(int)
+    X = X[places].astype(float)[:, :num_inputs]
     apart = pdist(X)
     apart = apart[apart > 0]
     with np.errstate(over="ignore"):

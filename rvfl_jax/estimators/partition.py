@@ -25,6 +25,8 @@ from rvfl_jax.linalg.precision import precision_scope
 
 # Digits of a fingerprint: two partitions of 2^32 have the same with a chance of 1e-19.
 DIGITS = 32
+# "fourier" has a bandwidth of the rows that come first.
+SHARED_MAPS = ("layers", "sparse")
 
 
 class Network(NamedTuple):
@@ -44,10 +46,15 @@ class Network(NamedTuple):
 def network_of(model: EdRVFLBase, num_features: int) -> Network:
     """The random layers of an estimator with an integer seed, for so many features."""
     design, numbers = model._design()
+    if design.feature_map not in SHARED_MAPS:
+        raise ValueError(
+            f"feature_map: expected one of {', '.join(SHARED_MAPS)} for sums of several machines,"
+            f" whose features a seed draws, got {design.feature_map!r}"
+        )
     scale = numbers["weight_scale"].tolist()
     return _network(
         # Only what draws counts, so that a process draws once.
-        Design(design.options, "none", False, num_features),
+        Design(design.options, "none", False, num_features, design.feature_map),
         tuple(scale) if isinstance(scale, list) else scale,
         int(model.random_state),
         num_features + bool(model.intercept),
@@ -80,12 +87,12 @@ def sums_of_batch(model: EdRVFLBase, network: Network, batch: Batch, outputs: in
     Raises:
         NumericalError: if a value overflowed.
     """
-    layers, nodes = len(network.gain), np.shape(network.weights.first)[1]
     setting = adding.Setting(*model._design(), {}, None, 1.0)
     # Programs are made for few numbers of columns.
     columns = outputs if batch.target.ndim == 2 else classes_for(outputs)
     with precision_scope("double"):
-        none = hosted.no_sums((layers, nodes + batch.X.shape[1], columns))
+        shape = additive.shape_of(setting.design, network.weights, batch.X.shape[1])
+        none = hosted.no_sums((*shape, columns))
     learned = Learned(network.weights, none, None, network.gain, (batch,), len(batch.X))
     fitted = Fitted(learned, np.zeros(columns), None, began_with={})
     found = adding.settled(setting, fitted).learned.sums

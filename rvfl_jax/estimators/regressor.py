@@ -203,8 +203,9 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
     def _start(self, given: "_Given") -> None:
         batch = given.batch
         self._begin(
-            batch.X,
+            batch.X.shape[1] - bool(self.intercept),
             batch.target.shape[1],
+            batch.X,
             guesses=None,
             scaling=given.scaling,
             one_output=given.dimensions < 2,

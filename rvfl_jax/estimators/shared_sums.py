@@ -586,7 +586,7 @@ def _calibrate(model: Any, X: Any, y: Any) -> None:
         raise ValueError("sample: expected rows among those added, got a label that was not")
     with precision_scope("double"):
         sums = model._fitted.learned.sums
-        theta, inverse, sound = adding.programs_of(sums).conclude(sums, model._design()[1]["ridge"])
+        theta, inverse, sound = adding.programs_of(sums).conclude(sums, model._ridge())
     raise_unless(bool(sound), "finish: a factorisation failed")
     model._leave_one_out(batch, (theta, inverse))
 

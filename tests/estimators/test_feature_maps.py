@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from scipy.spatial.distance import cdist
 from sklearn.base import clone
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -15,12 +16,14 @@ from rvfl_jax import (
     EdRVFLClassifier,
     EdRVFLRegressor,
     Predictor,
+    Sums,
     adaptive_k,
     export_model,
     load_model,
     merge,
     save_model,
 )
+from rvfl_jax.estimators import hosted
 from rvfl_jax.estimators.feature_maps import KEPT, SEEN, median_distance
 from tests import references, tolerances
 from tests.estimators.test_estimator import assert_close, blobs, in_batches
@@ -91,7 +94,9 @@ def test_readouts_are_those_of_dense_ridge(feature_map, intercept):
 
 
 @pytest.mark.parametrize("feature_map", MAPS)
-def test_batches_give_what_one_fit_gives(feature_map):
+def test_batches_give_what_one_fit_gives(feature_map, monkeypatch):
+    # Sums of JAX's programs for one of them, of the host for the others.
+    monkeypatch.setattr(hosted, "is_host_faster", lambda: feature_map != "sparse")
     model = EdRVFLClassifier(**OPTIONS, feature_map=feature_map)
     in_batches(model, X, Y, (80, 1, 30, 129))
     assert_close(scores(model, X), dense(model, 240, X), tolerances.CLOSED_FORM)
@@ -223,6 +228,26 @@ def test_slips_are_named_before_anything_is_learned(options, message):
     with pytest.raises(ValueError, match=message):
         model.fit(X, Y)
     assert not model.__sklearn_is_fitted__()
+
+
+@pytest.mark.parametrize("rows", [60, 4200])
+def test_sparse_matrices_have_the_same_features(rows):
+    X, Y = blobs(num_rows=rows, num_features=8)
+    X[X < 1] = 0
+    a, b = (EdRVFLClassifier(**OPTIONS, feature_map="fourier").fit(Z, Y) for Z in (X, csr_array(X)))
+    assert_close(a.decision_function(X), b.decision_function(csr_array(X)), 1e-12)
+
+
+def test_sums_of_several_machines_have_maps_that_a_seed_draws():
+    model = EdRVFLClassifier(**OPTIONS | {"ridge": "auto"}, feature_map="sparse")
+    zero = Sums.zero(model)
+    parts = [zero.add(X[part], Y[part]) for part in (slice(0, 90), slice(90, 240))]
+    found = parts[0].merge(parts[1]).finish()
+    whole = clone(model).fit(X, Y)
+    assert found.ridge_.tolist() == whole.ridge_.tolist()
+    assert_close(found.decision_function(X), whole.decision_function(X), tolerances.CLOSED_FORM)
+    with pytest.raises(ValueError, match="feature_map: expected one of layers, sparse for sums"):
+        Sums.zero(model.set_params(feature_map="fourier")).add(X, Y)
 
 
 def test_fourier_needs_a_first_row():

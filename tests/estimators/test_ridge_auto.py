@@ -130,6 +130,14 @@ def test_it_is_saved_and_merged(tmp_path):
         merge(a, EdRVFLClassifier(**OPTIONS | {"ridge": 1.0}).fit(X, Y))
 
 
+def test_it_goes_with_the_size_of_the_inputs():
+    """Features of ReLU nodes without a constant grow as inputs do, and lambda as their squares."""
+    large, small = (EdRVFLClassifier(**OPTIONS, intercept=False).fit(Z, Y) for Z in (X, X / 100))
+    np.testing.assert_allclose(small.ridge_, large.ridge_ / 1e4, rtol=1e-12)
+    scores = small.decision_function(X / 100)
+    assert_close(scores, large.decision_function(X), tolerances.CLOSED_FORM)
+
+
 def test_few_rows_do_not_make_it_fail():
     """With fewer rows than features every lambda near 0 fits them all."""
     model = EdRVFLClassifier(1, 40, "auto", random_state=0)
