@@ -285,8 +285,9 @@ class EdRVFLMultiLabelClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[m
     def _start(self, given: "_Given") -> None:
         capacity = given.batch.target.shape[1]
         self._begin(
-            given.batch.X,
+            given.batch.X.shape[1] - bool(self.intercept),
             capacity,
+            given.batch.X,
             guesses=None,
             labels=given.labels,
             rows_of_class=np.zeros(len(given.labels.labels), int),
