@@ -1,6 +1,6 @@
 """The estimators as other libraries for streams have theirs: river and CapyMOA.
 
-    from rvfl_jax.adapters.river import RiverClassifier, RiverRegressor
+    from rvfl_jax.adapters.river import RiverClassifier, RiverMultiLabelClassifier, RiverRegressor
     from rvfl_jax.adapters.capymoa import CapyMOAClassifier
 
 Each module imports its library, which is not among this package's requirements: river comes with

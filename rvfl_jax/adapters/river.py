@@ -20,6 +20,7 @@ from sklearn.base import clone
 
 from rvfl_jax.core.checks import positive_int
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
+from rvfl_jax.estimators.multilabel import EdRVFLMultiLabelClassifier
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.whole import as_it_stands
 
@@ -77,8 +78,11 @@ class _OnDicts:
         else:
             model = as_it_stands(self._model)
         for row, target in zip(rows, targets, strict=True):
-            model.partial_fit(row[None], [target])
+            self._learn_row(model, row[None], target)
         return model
+
+    def _learn_row(self, model: Any, row: np.ndarray, target: Any) -> None:
+        model.partial_fit(row, [target])
 
     def _learn(self, names: Iterable[Any], rows: Any, targets: list[Any]) -> None:
         """Learn rows, which are made by `rows` of the names' columns and the number of columns."""
@@ -238,6 +242,62 @@ class RiverRegressor(_OnDicts, base.MiniBatchRegressor):  # type: ignore[misc]
         if self._model is None or not len(X):
             return pd.Series(np.zeros(len(X)), index=X.index)
         return pd.Series(self._model.predict(self._table(X)), index=X.index)
+
+
+class RiverMultiLabelClassifier(_OnDicts, base.MultiLabelClassifier):  # type: ignore[misc]
+    """`EdRVFLMultiLabelClassifier` as a classifier of rows with several labels in river.
+
+    A label may be new at any time; rows before it, and rows that do not name it, count as rows
+    without it. Before anything was learned there are no labels to predict.
+
+    Args:
+        estimator: an `EdRVFLMultiLabelClassifier` that says how to learn, and is not changed; None
+            takes one with `random_state=0`.
+        max_features: see `RiverClassifier`.
+
+    Attributes:
+        features: names in the order of their columns.
+    """
+
+    def __init__(
+        self,
+        estimator: EdRVFLMultiLabelClassifier | None = None,
+        max_features: int | None = None,
+    ) -> None:
+        given = EdRVFLMultiLabelClassifier(random_state=0) if estimator is None else estimator
+        self.estimator = given
+        self.max_features = max_features
+        self._begin()
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
+        yield {"estimator": EdRVFLMultiLabelClassifier(num_layers=1, num_nodes=8, random_state=0)}
+
+    def learn_one(self, x: dict[Any, Any], y: dict[Any, bool]) -> None:
+        """Learn a row and which labels it has, of those that y names.
+
+        Raises:
+            ValueError: on a value that is no finite number, too many names, or no label.
+        """
+        self._learn(x, lambda columns, room: _row_of(x, columns, room), [y])
+
+    def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, bool]:
+        """Whether the row has each label, by its own threshold."""
+        if self._model is None:
+            return {}
+        found = self._model.predict(self._row(x))[0].astype(bool)
+        return dict(zip(self._model.classes_.tolist(), found.tolist(), strict=True))
+
+    def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, dict[bool, float]]:
+        """Of each label, the probability that the row lacks it and that it has it."""
+        if self._model is None:
+            return {}
+        found = self._model.predict_proba(self._row(x))[0].tolist()
+        labels = self._model.classes_.tolist()
+        return {label: {False: 1.0 - p, True: p} for label, p in zip(labels, found, strict=True)}
+
+    def _learn_row(self, model: Any, row: np.ndarray, target: Any) -> None:
+        model.partial_fit(row, [[bool(value) for value in target.values()]], labels=list(target))
 
 
 def _row_of(x: dict[Any, Any], columns: dict[Any, int], room: int) -> np.ndarray:

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-river = pytest.importorskip("river")
+pytest.importorskip("river")
 
-from river import base, checks, compose, preprocessing
+from river import base, checks, compose, datasets, preprocessing
 from sklearn.base import clone
 
-from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor
-from rvfl_jax.adapters.river import RiverClassifier, RiverRegressor
+from rvfl_jax import EdRVFLClassifier, EdRVFLMultiLabelClassifier, EdRVFLRegressor
+from rvfl_jax.adapters.river import RiverClassifier, RiverMultiLabelClassifier, RiverRegressor
 from tests import tolerances
 from tests.estimators.test_estimator import SMALL, assert_close, blobs
 
@@ -147,7 +147,29 @@ def test_a_regressor_learns_many_as_one_by_one():
     assert_close(many.predict_many(FRAME).to_numpy(), plain.predict(wide()), tolerances.CLOSED_FORM)
 
 
-MODELS = [kind(**next(kind._unit_test_params())) for kind in (RiverClassifier, RiverRegressor)]
+def test_rows_of_several_labels_are_learned_as_by_the_estimator():
+    model = RiverMultiLabelClassifier(EdRVFLMultiLabelClassifier(**SMALL))
+    assert model.predict_one(ROWS[0]) == model.predict_proba_one(ROWS[0]) == {}
+    there = np.column_stack([X[:, 0] > 0, X[:, 1] > X[:, 2], np.zeros(90)]).astype(int)
+    there[45:, 2] = X[45:, 3] > 1
+    for i, x in enumerate(ROWS):
+        y = dict(zip(["warm", "wet", "windy"], there[i].astype(bool).tolist(), strict=True))
+        if i < 45:
+            del y["windy"]
+        model.learn_one(x, y)
+    plain = EdRVFLMultiLabelClassifier(**SMALL).fit(wide(), there, labels=["warm", "wet", "windy"])
+    found = np.array([[*model.predict_one(x).values()] for x in ROWS[:9]])
+    scores = model._model.predict_proba(wide())
+    assert_close(scores, plain.predict_proba(wide()), tolerances.CLOSED_FORM)
+    np.testing.assert_array_equal(found, scores[:9] >= model._model.thresholds_)
+    of_one = model.predict_proba_one(ROWS[0])
+    assert list(of_one) == ["warm", "wet", "windy"]
+    assert of_one["wet"][True] == pytest.approx(scores[0, 1])
+    assert sum(of_one["wet"].values()) == 1.0
+
+
+KINDS = (RiverClassifier, RiverMultiLabelClassifier, RiverRegressor)
+MODELS = [kind(**next(kind._unit_test_params())) for kind in KINDS]
 # Those that take no stream.
 QUICK = [
     pytest.param(model, check, id=f"{type(model).__name__} {check.__name__}")
@@ -162,10 +184,25 @@ def test_rivers_checks_without_a_stream(model, check):
     check(model.clone())
 
 
+class Songs:
+    """In place of river's `Music`, which is downloaded: as many features, and labels as dicts."""
+
+    def take(self, count):
+        rng = np.random.default_rng(0)
+        for x in rng.standard_normal((count, 72)):
+            yield (
+                {f"feature {i}": value for i, value in enumerate(x.tolist())},
+                {f"mood {i}": bool(x[i] > 0.5 * i) for i in range(6)},
+            )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-def test_all_of_rivers_checks(model):
-    assert isinstance(model, base.MiniBatchClassifier | base.MiniBatchRegressor)
+def test_all_of_rivers_checks(model, monkeypatch):
+    monkeypatch.setattr(datasets, "Music", Songs)
+    assert isinstance(
+        model, base.MiniBatchClassifier | base.MiniBatchRegressor | base.MultiLabelClassifier
+    )
     assert model._unit_test_skips() == set()
     with warnings.catch_warnings():
         # Of river's own reading of its data sets.
