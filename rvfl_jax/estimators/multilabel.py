@@ -336,14 +336,16 @@ class EdRVFLMultiLabelClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[m
 
     def _look_again(self) -> None:
         """Let the readout of now make the next guesses."""
+        solved = self._solved("ridge")
+        # What solving has settled knows nothing of the guesses that follow.
+        self._taken_up()
         rows = np.zeros(self._fitted.capacity, int)
         rows[: len(self._fitted.rows_of_class)] = self._fitted.rows_of_class
         guesses = self._guesses()._replace(
-            theta=np.asarray(self._solved("ridge").theta),
-            rows_of_label=rows,
-            rows=self._fitted.learned.rows,
+            theta=np.asarray(solved.theta), rows_of_label=rows, rows=self._fitted.learned.rows
         )
-        self._fitted = self._fitted._replace(label_guesses=guesses)
+        self._become(self._fitted._replace(label_guesses=guesses))
+        self._cache.get(("ridge", 0.0), lambda: solved)
 
     def _leave_one_out(self, batch: Batch) -> None:
         """Guess every row of a fit by the readout of all the others."""
