@@ -123,6 +123,9 @@ class RiverClassifier(_OnDicts, base.MiniBatchClassifier):  # type: ignore[misc]
     Before anything was learned there are no probabilities, and `predict_one` gives None.
     Asking after every row costs a solution for the readout, or an update of low rank; where
     answers are needed now and then only, rows cost a product each time that enough have come.
+    On the 1,250 rows above the default model took 12 ms of a busy processor a row when asked
+    before each, and 0.4 ms when it only learned; river's logistic regression took 0.02 ms, at
+    89.3 % against 90.4 %.
 
     Args:
         estimator: an `EdRVFLClassifier` that says how to learn, and is not changed; None takes one
