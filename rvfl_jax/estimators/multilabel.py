@@ -311,10 +311,12 @@ class EdRVFLMultiLabelClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[m
         weight = row_weights(sample_weight, len(Y))
         used = weight > 0
         X, Y, weight = X[used], Y[used], weight[used]
-        fresh = [name for name in names if name not in known]
-        columns = LabelMap((*known, *fresh))
+        column_of = {label: column for column, label in enumerate(known)}
+        for name in names:
+            column_of.setdefault(name, len(column_of))
+        columns = LabelMap(tuple(column_of))
         target = np.zeros((len(Y), classes_for(len(columns.labels))))
-        target[:, [columns.labels.index(name) for name in names]] = Y
+        target[:, [column_of[name] for name in names]] = Y
         scaling = self._scaling_by(X, weight, reset=reset)
         batch = Batch(self._prepared(X, scaling), target, weight)
         seen = target[:, : len(columns.labels)].sum(axis=0).astype(int)
