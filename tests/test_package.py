@@ -30,7 +30,7 @@ def test_every_public_name_is_there():
 def test_types_of_options_are_what_the_functions_take():
     from rvfl_jax import edrvfl, metrics
     from rvfl_jax.core import types
-    from rvfl_jax.estimators import base, readouts, scaling
+    from rvfl_jax.estimators import base, novelty, readouts, scaling
     from rvfl_jax.learners import base as learner
     from rvfl_jax.learners.edrvfl import network, strength
     from rvfl_jax.linalg.precision import PRECISIONS
@@ -54,6 +54,7 @@ def test_types_of_options_are_what_the_functions_take():
         (types.Lookahead, base.LOOKAHEADS),
         (types.Scale, scaling.SCALES),
         (types.ReadoutName, readouts.READOUTS),
+        (types.NoveltyScore, novelty.NOVELTY_SCORES),
         (types.Criterion, CRITERIA),
         (types.Protocol, metrics.PROTOCOLS),
     ):

@@ -12,6 +12,7 @@ import numpy as np
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.estimators.calibration import Guesses, grown_guesses
 from rvfl_jax.estimators.learned import Batch, Learned, joined, programmed, state_of, sums_with
+from rvfl_jax.estimators.novelty import Tally
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.learners.edrvfl.algebra import grown_state
@@ -46,6 +47,7 @@ class Fitted(NamedTuple):
         balanced: weight of each label, for `class_weight="balanced"`.
         one_output: whether targets of a regressor came as (n,).
         notes: those in the file that it was loaded from.
+        tally: past novelty scores; None where none are kept.
     """
 
     learned: Any
@@ -62,6 +64,7 @@ class Fitted(NamedTuple):
     balanced: Mapping[Any, float] | None = None
     one_output: bool = False
     notes: Mapping[str, Any] | None = None
+    tally: Tally | None = None
 
     @property
     def on_sums(self) -> bool:
@@ -144,6 +147,7 @@ class Fitted(NamedTuple):
             learned=_grown(self.learned, capacity),
             counts=np.pad(self.counts, (0, capacity - self.capacity)),
             guesses=grown_guesses(self.guesses, capacity),
+            tally=None if self.tally is None else self.tally.grown(capacity),
         )
 
 

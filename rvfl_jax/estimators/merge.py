@@ -13,6 +13,7 @@ from rvfl_jax.estimators.calibration import merged_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.fitted import Fitted, fitted_of
 from rvfl_jax.estimators.following import Asked
+from rvfl_jax.estimators.novelty import merged_tally
 from rvfl_jax.estimators.whole import TURN, as_it_stands
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import as_array
@@ -107,6 +108,7 @@ def _take_in(model: EdRVFLClassifier, other: EdRVFLClassifier) -> None:
             rows_of_class=rows,
             declared=ours.declared | theirs.declared,
             num_rows=ours.num_rows + theirs.num_rows,
+            tally=merged_tally(ours.tally, theirs.tally, places, ours.capacity),
         ),
     )
 

@@ -21,6 +21,7 @@ from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.compiled import LINKS
 from rvfl_jax.estimators.fitted import Fitted, fitted_of
 from rvfl_jax.estimators.learned import Batch, Learned, programmed, weights_of
+from rvfl_jax.estimators.novelty import KEPT, Reference, Tally
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import as_it_stands
@@ -33,6 +34,8 @@ from rvfl_jax.streams.label_map import LabelMap
 FILE = "model.npz"
 # Numbers of `Learned` that are no arrays.
 COUNTED = ("guessed", "rows", "batches")
+# What of a `Tally` is no array.
+OF_TALLY = ("kind", "rows", "known_rows")
 KINDS = {kind.__name__: kind for kind in (EdRVFLClassifier, EdRVFLRegressor)}
 
 
@@ -109,6 +112,11 @@ def save_model(
         described["labels"] = [_encoded("label", label) for label in fitted.labels.labels]
         described["declared"] = [_encoded("label", label) for label in fitted.declared]
         described["balanced"] = _encoded("class_weight", fitted.balanced)
+        if fitted.tally is not None:
+            described["tally"] = {name: getattr(fitted.tally, name) for name in OF_TALLY}
+            tree["tally"] = {
+                name: leaf for name, leaf in fitted.tally._asdict().items() if name not in OF_TALLY
+            }
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_checkpoint(folder / FILE, tree, described)
@@ -190,6 +198,7 @@ def _fitted(model: Any, described: dict[str, Any], tree: dict[str, Any]) -> Fitt
         rows_of_class=tree["rows_of_class"],
         guessed_by=plain["_guessed_by"],
         balanced=None if balanced is None else _decoded(balanced),
+        tally=Tally(**described["tally"], **tree["tally"]) if "tally" in described else None,
     )
 
 
@@ -237,6 +246,8 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
             no_guesses(capacity, LINKS[described["plain"]["_guessed_by"]]),
         )
         expected["rows_of_class"] = np.zeros(len(described["labels"]), int)
+        if "tally" in described:
+            expected["tally"] = _expected_tally(capacity, checkpoint)
     if set(COUNTED) <= set(described["plain"]):
         known = _expected_sums(model, described, checkpoint)
         expected["known"] = known._replace(counts=counts, guesses=guesses)
@@ -248,6 +259,19 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
         expected |= {name: np.zeros(model.n_features_in_) for name in ("mean", "scale")}
     expected["pending"] = _batch_in(checkpoint, "pending")
     return expected
+
+
+def _expected_tally(capacity: int, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Scores of so many classes, and a reference of the parts that the file has."""
+    scores = np.zeros((capacity, KEPT))
+    held = [checkpoint.arrays.get(f"['tally']['reference'].{part}") for part in Reference._fields]
+    return {
+        "values": scores,
+        "worth": scores,
+        "offered": np.zeros(capacity, int),
+        "reference": None if all(part is None for part in held) else Reference(*held),
+        "known": checkpoint.arrays.get("['tally']['known']", np.zeros(0)),
+    }
 
 
 def _batch_in(checkpoint: Checkpoint, name: str) -> Batch | None:
