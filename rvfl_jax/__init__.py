@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rvfl_jax.core.types import Learner, StepInfo, Stream
     from rvfl_jax.estimators.classifier import EdRVFLClassifier
     from rvfl_jax.estimators.merge import merge
+    from rvfl_jax.estimators.pipeline import IncrementalPipeline
     from rvfl_jax.estimators.regressor import EdRVFLRegressor
     from rvfl_jax.estimators.save import load_model, save_model
     from rvfl_jax.learners.base import make_learner
@@ -72,6 +73,7 @@ _WHERE = {
     "EdRVFLRegressor": "rvfl_jax.estimators.regressor",
     "EdRVFLState": "rvfl_jax.learners.edrvfl.state",
     "History": "rvfl_jax.runs.history",
+    "IncrementalPipeline": "rvfl_jax.estimators.pipeline",
     "Learner": "rvfl_jax.core.types",
     "NumericalError": "rvfl_jax.core.checks",
     "Predictor": "rvfl_jax.serving.predictor",
@@ -139,6 +141,7 @@ __all__ = [
     "EdRVFLRegressor",
     "EdRVFLState",
     "History",
+    "IncrementalPipeline",
     "Learner",
     "NumericalError",
     "Predictor",

@@ -27,6 +27,17 @@ strength, whose path `inspect` tells.
   of the file or the row. Labels are text; 0 and 0.0 are one label, 007 and 7 are two, and an empty one,
   null, NaN or NaT is refused. A first column without a name and the index that pandas saves are left
   out, with a note; of a CSV nobody can tell whether a column with a name was an index.
+- **Columns** that are no numbers are said once, to `fit`: `--text`, `--categorical`, `--id` (which
+  `predict` repeats before each prediction), `--time` (rows of a table are learned in its order; numbers
+  or ISO 8601 dates), `--ignore` or `--features`, and `--impute mean`, `median` or `zero`. A Parquet column of lists
+  of numbers, all of one length, is one feature an element. All of this is in the model, and every later
+  command reads tables alike: a needed column that is missing is named, an unknown one refused (unless
+  `--features` was given). Random weights are drawn once, so that a category met after `fit` has no feature: its
+  row has zeros there, and `partial-fit` names it. Texts are hashed to `--text-width` features; neither these nor
+  categories are standardised. With any of these options `fit` reads the table twice, and
+  holds standard input in memory; with `--time` the features of the whole table are in memory at once. In
+  Python `rvfl_jax.data.read_columns`, of the folder or of an exported file, turns data frames or
+  records into features.
 - **Cron jobs and retries.** A model keeps fingerprints of the tables that it has learned, and refuses
   one again without `--again`, in whatever format. `partial-fit` names the classes that it adds. A
   second writer on a model waits (`--wait`, 60 s), and then gives up with status 2: of 20 pairs of

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rvfl_jax.cli.model_folder import before_kept
+from rvfl_jax.data.columns import Columns
 from rvfl_jax.data.tables import Part, sole_label, unnamed
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.fitted import fitted_of
@@ -23,10 +24,12 @@ class Table(NamedTuple):
     Attributes:
         label: name of the label column.
         columns: names of the features.
+        how: what these are made of; None where each column is a number.
     """
 
     label: str
     columns: list[str]
+    how: Columns | None = None
 
 
 class Fingerprint:
@@ -90,7 +93,8 @@ class KeptModel(NamedTuple):
         """The next batch."""
         with _columns_in_order():
             self.model.partial_fit(part.X, self.labels(part))
-        if self.table.columns != unnamed(len(self.table.columns)):
+        # Features made of columns come from `Columns.features`, as an array.
+        if self.table.how is None and self.table.columns != unnamed(len(self.table.columns)):
             self.model.feature_names_in_ = np.array(self.table.columns, dtype=object)
         self.strengths.append(fitted_of(self.model).strengths.tolist())
 
@@ -124,7 +128,7 @@ class KeptModel(NamedTuple):
     def save(self, folder: Path) -> None:
         """Replace what is in the folder, keep that as the model before, and say so."""
         notes = {
-            "table": self.table._asdict(),
+            "table": _described(self.table),
             "strengths": self.strengths,
             "tables": self.tables,
         }
@@ -151,9 +155,24 @@ def opened(folder: Path, label: str | None = None) -> KeptModel:
     table = notes.get("table", {})
     return KeptModel(
         model,
-        Table(label or table.get("label", "label"), table.get("columns", [*names])),
+        _table(table, label, [*names]),
         notes.get("strengths", []),
         notes.get("tables", {}),
+    )
+
+
+def _described(table: Table) -> dict[str, Any]:
+    """As JSON, in the form that earlier releases read where that says all."""
+    told: dict[str, Any] = {"label": table.label, "columns": table.columns}
+    return told if table.how is None else told | {"how": table.how.described()}
+
+
+def _table(told: Mapping[str, Any], label: str | None, names: list[str]) -> Table:
+    how = told.get("how")
+    return Table(
+        label or told.get("label", "label"),
+        told.get("columns", names),
+        None if how is None else Columns.from_description(how),
     )
 
 

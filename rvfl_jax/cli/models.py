@@ -20,9 +20,11 @@ import numpy as np
 
 from rvfl_jax.cli.kept_model import Fingerprint, KeptModel, Table, opened
 from rvfl_jax.cli.model_folder import BEFORE, bring_back, folder_of, one_writer
-from rvfl_jax.cli.predictions import WRITERS
+from rvfl_jax.cli.predictions import PREDICTED, WRITERS
 from rvfl_jax.core.checks import positive_int
-from rvfl_jax.data.tables import STANDARD_INPUT, Part, read_parts
+from rvfl_jax.data.column_parts import Roles, Wanted, begun_columns, column_parts, has_lists
+from rvfl_jax.data.columns import Columns, Source
+from rvfl_jax.data.tables import STANDARD_INPUT, FieldError, Part, read_parts
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.save import FILE
 from rvfl_jax.files.checkpoint import load_checkpoint_file
@@ -31,6 +33,7 @@ from rvfl_jax.learners.edrvfl.strength import AdaptiveK, adaptive_k
 from rvfl_jax.metrics import expected_calibration_error
 
 BINS = 15
+COLUMN_OPTIONS = "--text, --categorical, --ignore, --id, --time and --impute"
 
 
 def fit(arguments: argparse.Namespace) -> int:
@@ -50,10 +53,12 @@ def fit(arguments: argparse.Namespace) -> int:
     )
     kept = None
     fingerprint = Fingerprint()
-    parts = read_parts(arguments.data, rows=rows, label=arguments.label, needs_label=True)
-    for part in _counted(parts, "learned"):
+    how, parts = _first_parts(arguments, rows)
+    if how is not None:
+        model._left_unscaled = how.are_counts
+    for part in _counted(_with_a_hint(parts), "learned"):
         if kept is None:
-            kept = KeptModel(model, Table(arguments.label, [*part.columns]), [], {})
+            kept = KeptModel(model, Table(arguments.label, [*part.columns], how), [], {})
         kept.learn(part)
         fingerprint.add(part)
     assert kept is not None
@@ -122,6 +127,8 @@ def undo(arguments: argparse.Namespace) -> int:
 def predict(arguments: argparse.Namespace) -> int:
     """Print one prediction a row, as CSV or JSON lines."""
     kept = opened(_model_folder(arguments), arguments.label)
+    kept = kept._replace(table=_with_id(kept.table, arguments.id))
+    id_name = None if kept.table.how is None else kept.table.how.id
     at_once = arguments.data == STANDARD_INPUT
     # What comes from a file is printed when all of it has been found good.
     out = sys.stdout if at_once else io.StringIO()
@@ -129,8 +136,9 @@ def predict(arguments: argparse.Namespace) -> int:
     header = True
     for part in _parts(arguments, kept.table, "predicted", needs_label=False, promptly=at_once):
         proba = kept.proba(part.X)
+        ids = None if id_name is None else (id_name, part.ids or [])
         WRITERS[arguments.format](
-            out, classes, proba, everything=arguments.probabilities, header=header
+            out, classes, proba, everything=arguments.probabilities, header=header, ids=ids
         )
         out.flush()
         header = False
@@ -190,7 +198,9 @@ def export(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--out: expected a file, got the folder {arguments.out}")
     if arguments.out.exists() and not arguments.force:
         raise ValueError(f"{arguments.out}: expected no file there yet; --force replaces it")
-    export_model(model, arguments.out, batch_size=arguments.batch_size, columns=table.columns)
+    notes = None if table.how is None else {"how": table.how.described()}
+    options: dict[str, Any] = {"batch_size": arguments.batch_size, "columns": table.columns}
+    export_model(model, arguments.out, notes=notes, **options)
     size = f"{len(table.columns)} columns to {len(model.classes_)} classes"
     print(f"Wrote {arguments.out}: {size}.", file=sys.stderr)
     return 0
@@ -203,7 +213,7 @@ def inspect(arguments: argparse.Namespace) -> int:
     found = {
         "parameters": {name: repr(value) for name, value in model.get_params().items()},
         "label": table.label,
-        "columns": table.columns,
+        "columns": table.columns if table.how is None else _told(table.how),
         "rows": model.num_rows_seen_,
         "tables": sum(times for times in tables.values() if times > 0),
         "rows_of_class": {str(label): float(count) for label, count in counts},
@@ -213,6 +223,13 @@ def inspect(arguments: argparse.Namespace) -> int:
     }
     _tell(found)
     return 0
+
+
+def _told(how: Columns) -> dict[str, Any]:
+    """What each column is."""
+    told = {source.name: source.told for source in how.sources}
+    roles = {"id": how.id, "time": how.time, "impute": how.impute}
+    return {"features": told} | {name: role for name, role in roles.items() if role is not None}
 
 
 def _tell(found: dict[str, Any]) -> None:
@@ -268,15 +285,64 @@ def _parts(
     needs_label: bool,
     promptly: bool = False,
 ) -> Iterator[Part]:
+    rows = positive_int("--batch-rows", arguments.batch_rows)
+    if table.how is not None:
+        # What is learned is learned in order; what is predicted keeps the order of the table.
+        wanted = Wanted(table.label, needs_label, done == "learned", done == "predicted")
+        found = column_parts(arguments.data, table.how, wanted, rows=rows, promptly=promptly)
+        return _counted(found, done)
     parts = read_parts(
         arguments.data,
-        rows=positive_int("--batch-rows", arguments.batch_rows),
+        rows=rows,
         label=table.label,
         columns=table.columns,
         needs_label=needs_label,
         promptly=promptly,
     )
     return _counted(parts, done)
+
+
+def _first_parts(arguments: argparse.Namespace, rows: int) -> tuple[Columns | None, Iterator[Part]]:
+    """How the table of `fit` is read, None where every column is a number, and its parts."""
+    roles = Roles(
+        arguments.features,
+        arguments.ignore or (),
+        arguments.categorical or (),
+        arguments.text or (),
+        arguments.id,
+        arguments.time,
+        arguments.impute,
+        positive_int("--text-width", arguments.text_width),
+    )
+    _check_id(roles.id)
+    plain = roles == Roles(text_width=roles.text_width)
+    if plain and not has_lists(arguments.data):
+        return None, read_parts(arguments.data, rows=rows, label=arguments.label, needs_label=True)
+    return begun_columns(arguments.data, roles, rows=rows, label=arguments.label)
+
+
+def _with_a_hint(parts: Iterator[Part]) -> Iterator[Part]:
+    """The parts; what refuses a field says what else a column may be."""
+    try:
+        yield from parts
+    except FieldError as error:
+        raise ValueError(f"{error}; {COLUMN_OPTIONS} say what else a column is") from None
+
+
+def _with_id(table: Table, name: str | None) -> Table:
+    """Read with another column that names rows."""
+    _check_id(name)
+    if name is None:
+        return table
+    how = table.how or Columns(tuple(Source(column) for column in table.columns))
+    if name in (table.label, *(source.name for source in how.sources)):
+        raise ValueError(f"--id: expected a column that is not learned, got {name!r}")
+    return table._replace(how=how._replace(id=name))
+
+
+def _check_id(name: str | None) -> None:
+    if name in PREDICTED:
+        raise ValueError(f"--id: expected a column by another name than predictions, got {name!r}")
 
 
 def _counted(parts: Iterator[Part], done: str) -> Iterator[Part]:

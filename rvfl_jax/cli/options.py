@@ -1,6 +1,7 @@
 """Commands of `rvfl-jax` and their options, read into a namespace without importing JAX."""
 
 import argparse
+import csv
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,8 @@ MODEL_EXAMPLES = {
 examples:
   rvfl-jax fit flowers.csv --label species --out flowers/
   rvfl-jax fit big.parquet --out big/ --num-nodes 1000 --batch-rows 4096
+  rvfl-jax fit mail.parquet --id id --time date --text subject --categorical folder --out mail/
+      what the columns are, once for all later commands; lists of numbers are embeddings
   zcat rows.csv.gz | rvfl-jax fit - --out rows/ --k bayes
       a CSV from standard input; rvfl-jax fit rows.csv.gz reads the file itself
 """,
@@ -107,9 +110,9 @@ TABLES = (
     " A table ends in .csv, .tsv, .csv.gz or .tsv.gz, with a header, in .parquet, or in .npz with X"
     " and y (and `columns`, names of features), or is - for a CSV from standard input, in UTF-8."
     " A feature is a finite number or, in any format, a text that is one; booleans, dates, empty"
-    " fields, null and NaN are refused. Labels are text; 0 and 0.0 are one label, 007 and 7 are"
-    " two; an empty one, null, NaN or NaT is refused. A first column without a name and pandas'"
-    " saved index are left out, with a note."
+    " fields, null and NaN are refused, unless options of fit say what a column is. Labels are"
+    " text; 0 and 0.0 are one label, 007 and 7 are two; an empty one, null, NaN or NaT"
+    " is refused. A first column without a name and pandas' saved index are left out, with a note."
 )
 
 
@@ -268,6 +271,11 @@ def _add_predict_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the probability of every class, not only of the best",
     )
+    parser.add_argument(
+        "--id",
+        metavar="NAME",
+        help="column to repeat before each prediction (default: that of fit)",
+    )
 
 
 def _add_fit_options(parser: argparse.ArgumentParser) -> None:
@@ -301,6 +309,42 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
         help="standardise features by the first --batch-rows rows, or leave them",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
+    _add_column_options(parser)
+
+
+def _add_column_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "columns",
+        "What the columns of a table are. It becomes part of the model, and later commands read"
+        " tables alike. A name with a comma goes into double quotes. A Parquet column of lists of"
+        " numbers, all of one length, is one feature an element.",
+    )
+    for name, meaning in (
+        (
+            "features",
+            "columns to learn from, beside the next two (default: all others)",
+        ),
+        ("categorical", "columns with one feature a value; values first met later have none"),
+        ("text", "columns of texts, whose words are hashed to --text-width features"),
+        ("ignore", "columns not to learn from"),
+    ):
+        group.add_argument(f"--{name}", type=_column_names, metavar="NAMES", help=meaning)
+    group.add_argument("--id", metavar="NAME", help="column that names rows; predict repeats it")
+    group.add_argument(
+        "--time",
+        metavar="NAME",
+        help="column of numbers or ISO 8601 dates, in whose order rows of a table are learned",
+    )
+    group.add_argument(
+        "--impute",
+        choices=("refuse", "mean", "median", "zero"),
+        default="refuse",
+        help="what stands for a missing number, by this table; a missing category or text is all"
+        " zeros then",
+    )
+    group.add_argument(
+        "--text-width", type=int, default=512, metavar="N", help="number of features of each text"
+    )
 
 
 _OWN_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
@@ -551,6 +595,15 @@ def _values(text: str) -> tuple[float, ...]:
     if kind == "lin":
         return tuple(low + (high - low) * step for step in steps)
     return tuple(low * (high / low) ** step for step in steps)
+
+
+def _column_names(text: str) -> tuple[str, ...]:
+    """Names between commas, as a line of a CSV has them."""
+    (names,) = csv.reader([text], skipinitialspace=True)
+    found = tuple(name for name in names if name.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected names of columns, got {text!r}")
+    return found
 
 
 def _names(text: str) -> tuple[str, ...]:

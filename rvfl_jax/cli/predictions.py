@@ -7,28 +7,48 @@ from typing import IO, Any
 
 import numpy as np
 
+# The name of a column that names rows, and what is in it for each of them.
+Ids = tuple[str, Sequence[str]] | None
+
+PREDICTED = ("label", "probability", "probabilities")
+
 
 def write_csv(
-    out: IO[str], classes: Sequence[str], proba: np.ndarray, *, everything: bool, header: bool
+    out: IO[str],
+    classes: Sequence[str],
+    proba: np.ndarray,
+    *,
+    everything: bool,
+    header: bool,
+    ids: Ids = None,
 ) -> None:
-    """A row a prediction: label, probability, and those of every class if asked for."""
+    """A row a prediction: its name, label, probability, and those of every class if asked for."""
     writer = csv.writer(out, lineterminator="\n")
     if header:
-        writer.writerow(["label", "probability", *(classes if everything else [])])
-    for row in proba:
+        first = [] if ids is None else [ids[0]]
+        writer.writerow([*first, "label", "probability", *(classes if everything else [])])
+    for i, row in enumerate(proba):
         best = int(row.argmax())
+        first = [] if ids is None else [ids[1][i]]
         rest = [f"{p:.6g}" for p in row] if everything else []
-        writer.writerow([classes[best], f"{row[best]:.6g}", *rest])
+        writer.writerow([*first, classes[best], f"{row[best]:.6g}", *rest])
 
 
 def write_json_lines(
-    out: IO[str], classes: Sequence[str], proba: np.ndarray, *, everything: bool, header: bool
+    out: IO[str],
+    classes: Sequence[str],
+    proba: np.ndarray,
+    *,
+    everything: bool,
+    header: bool,
+    ids: Ids = None,
 ) -> None:
     """An object a prediction."""
     del header
-    for row in proba:
+    for i, row in enumerate(proba):
         best = int(row.argmax())
-        line: dict[str, Any] = {"label": classes[best], "probability": round(float(row[best]), 6)}
+        line: dict[str, Any] = {} if ids is None else {ids[0]: ids[1][i]}
+        line |= {"label": classes[best], "probability": round(float(row[best]), 6)}
         if everything:
             line["probabilities"] = dict(zip(classes, row.round(6).tolist(), strict=True))
         out.write(json.dumps(line, ensure_ascii=False) + "\n")

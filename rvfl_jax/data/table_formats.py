@@ -12,6 +12,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +25,18 @@ CHUNK = 1 << 16
 
 
 class Foreign(NamedTuple):
-    """A column of a type that is neither numbers nor text, such as dates."""
+    """A column of a type that is neither numbers nor text.
+
+    Attributes:
+        type: its name in the file.
+        dates: of a column of dates or times, called for them as ISO 8601 has them, None for none.
+        lists: of a column of lists of numbers, called for all numbers in one array, NaN for none,
+            and the length of each list, -1 where there is no list.
+    """
 
     type: str
+    dates: Callable[[], Sequence[str | None]] | None = None
+    lists: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
 
 
 # Numbers, NaN where there is none; or texts, None where there is none.
@@ -225,7 +235,27 @@ def _arrow_column(pyarrow: Any, values: Any) -> Column:
     text = (types.is_string, types.is_large_string, types.is_string_view, types.is_decimal)
     if any(is_kind(kind) for is_kind in (*text, types.is_boolean, types.is_integer, types.is_null)):
         return [None if value is None else str(value) for value in values.to_pylist()]
-    return Foreign(str(kind))
+    dates = lists = None
+    if types.is_date(kind) or types.is_timestamp(kind):
+        dates = partial(_iso_texts, pyarrow, values)
+    kinds_of_lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    if any(is_kind(kind) for is_kind in kinds_of_lists) and (
+        types.is_integer(kind.value_type) or types.is_floating(kind.value_type)
+    ):
+        lists = partial(_arrow_lists, pyarrow, values)
+    return Foreign(str(kind), dates, lists)
+
+
+def _iso_texts(pyarrow: Any, values: Any) -> Sequence[str | None]:
+    found: list[str | None] = values.cast(pyarrow.string()).to_pylist()
+    return found
+
+
+def _arrow_lists(pyarrow: Any, values: Any) -> tuple[np.ndarray, np.ndarray]:
+    lists = values.cast(pyarrow.large_list(values.type.value_type)).combine_chunks()
+    numbers = lists.flatten().cast(pyarrow.float64(), safe=False)
+    lengths = lists.value_lengths().fill_null(-1)
+    return numbers.to_numpy(zero_copy_only=False), lengths.to_numpy(zero_copy_only=False)
 
 
 def npz_blocks(request: Request) -> Iterator[Block]:

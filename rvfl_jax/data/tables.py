@@ -40,7 +40,11 @@ _NAMELESS = ("", "Unnamed: 0")
 _NOTHING = ("nan", "NaN", "-nan", "NaT", "<NA>")
 _WHOLE = re.compile(r"(-?)(0|[1-9]\d*)\.0*")
 _LISTED = 8
-_NO_FIELD = "nothing (an empty field, null or NaN)"
+NO_FIELD = "nothing (an empty field, null or NaN)"
+
+
+class FieldError(ValueError):
+    """A field of a column of features is none of those that the column is read as."""
 
 
 class Part(NamedTuple):
@@ -50,14 +54,19 @@ class Part(NamedTuple):
         columns: names of the features, in the order of X.
         X: (rows, s) float64.
         labels: the label of each row as text, or None where they are not needed.
+        ids: what names each row, as text, where `column_parts` is asked for it.
+        times: what orders the rows, where `column_parts` is asked for it.
     """
 
     columns: tuple[str, ...]
     X: np.ndarray
     labels: list[str] | None
+    ids: list[str] | None = None
+    times: np.ndarray | None = None
 
 
-def _tell(note: str) -> None:
+def tell(note: str) -> None:
+    """A sentence on standard error."""
     print(note, file=sys.stderr)
 
 
@@ -69,7 +78,7 @@ def read_parts(
     columns: Sequence[str] | None = None,
     needs_label: bool = False,
     promptly: bool = False,
-    note: Callable[[str], None] = _tell,
+    note: Callable[[str], None] = tell,
 ) -> Iterator[Part]:
     """A table in parts of so many rows, read as they are asked for.
 
@@ -119,6 +128,36 @@ def _chosen(
     needs_label: bool,
     note: Callable[[str], None],
 ) -> _Chosen:
+    place, found = located(source, block, label, columns or (), needs_label, note)
+    if not found:
+        raise ValueError(f"{source}: expected a column of numbers beside the label, got none")
+    wanted = found if columns is None else [*columns]
+    check_columns(source, found, wanted)
+    place_of = {name: c for c, name in enumerate(block.names)}
+    return _Chosen(place, [place_of[name] for name in wanted], tuple(wanted))
+
+
+def located(
+    source: str,
+    block: Block,
+    label: str | None,
+    asked: Sequence[str],
+    needs_label: bool,
+    note: Callable[[str], None],
+) -> tuple[int | None, list[str]]:
+    """The place of the label, and the names of all other columns but those that name rows.
+
+    Args:
+        source: as `read_parts` has it.
+        block: any of the table.
+        label: name of the label column.
+        asked: columns that are wanted even where their name is one of names of rows.
+        needs_label: whether the label column must be there.
+        note: called with a sentence on what is left out.
+
+    Raises:
+        ValueError: on a column that is there twice or has no name, and on a missing label column.
+    """
     names = block.names
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
@@ -126,25 +165,20 @@ def _chosen(
     if needs_label and label not in names:
         close = difflib.get_close_matches(str(label), names, n=1)
         hint = f"; is it {close[0]!r}?" if close else ""
-        raise ValueError(f"{source}: expected a column {label!r}, got {_listed(names)}{hint}")
+        raise ValueError(f"{source}: expected a column {label!r}, got {listed(names)}{hint}")
     place = names.index(label) if label in names else None
-    asked = set(columns or ())
+    named = set(asked)
     found = []
     for c, name in enumerate(names):
         if c == place:
             continue
-        if name not in asked and _names_rows(c, name, block.row_names):
+        if name not in named and _names_rows(c, name, block.row_names):
             note(f"{source}: left out the names of rows in column {name or c + 1!r}")
             continue
         if not name.strip():
             raise ValueError(f"{source}: expected a name for column {c + 1}, got none")
         found.append(name)
-    if not found:
-        raise ValueError(f"{source}: expected a column of numbers beside the label, got none")
-    wanted = found if columns is None else [*columns]
-    _check_columns(source, found, wanted)
-    place_of = {name: c for c, name in enumerate(names)}
-    return _Chosen(place, [place_of[name] for name in wanted], tuple(wanted))
+    return place, found
 
 
 def _names_rows(c: int, name: str, row_names: frozenset[str]) -> bool:
@@ -152,19 +186,21 @@ def _names_rows(c: int, name: str, row_names: frozenset[str]) -> bool:
     return unnamed or name in row_names or bool(_SAVED_INDEX.fullmatch(name))
 
 
-def _check_columns(source: str, found: Sequence[str], wanted: Sequence[str]) -> None:
+def check_columns(source: str, found: Sequence[str], wanted: Sequence[str]) -> None:
+    """ValueError on columns that are missing, or there and not wanted."""
     there, asked = set(found), set(wanted)
     missing = [name for name in wanted if name not in there]
     extra = [name for name in found if name not in asked]
     if missing or extra:
-        words = [f"no {_listed(missing)}"] if missing else []
-        words += [f"also {_listed(extra)}"] if extra else []
+        words = [f"no {listed(missing)}"] if missing else []
+        words += [f"also {listed(extra)}"] if extra else []
         raise ValueError(
             f"{source}: expected the {len(wanted)} columns learned from, got {' and '.join(words)}"
         )
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first few of these names in words."""
     more = len(names) - _LISTED
     listed = ", ".join(names[:_LISTED]) or "none"
     return f"{listed} and {more} more" if more > 0 else listed
@@ -173,21 +209,21 @@ def _listed(names: Sequence[str]) -> str:
 def _part(source: str, block: Block, chosen: _Chosen, needs_label: bool) -> Part:
     labels = None
     if needs_label and chosen.label is not None:
-        labels = _labels(source, block.columns[chosen.label], block.places)
+        labels = labels_of(source, block.columns[chosen.label], block.places)
     columns = [block.columns[c] for c in chosen.features]
     X = np.empty((len(block.places), len(columns)))
     try:
         for c, column in enumerate(columns):
-            X[:, c] = _numbers(column)
+            X[:, c] = numbers_of(column)
         good = bool(np.isfinite(X).all())
     except (ValueError, TypeError):
         good = False
     if not good:
-        raise ValueError(_first_bad(source, block.places, chosen.names, columns))
+        raise FieldError(_first_bad(source, block.places, chosen.names, columns))
     return Part(chosen.names, X, labels)
 
 
-def _numbers(column: Column) -> np.ndarray:
+def numbers_of(column: Column) -> np.ndarray:
     """The column as numbers, or a TypeError or ValueError."""
     if isinstance(column, np.ndarray):
         return column.astype(float)
@@ -204,20 +240,20 @@ def _first_bad(
 ) -> str:
     for i, place in enumerate(places):
         for name, column in zip(names, columns, strict=True):
-            got = _not_finite(column if isinstance(column, Foreign) else column[i])
+            got = not_finite(column if isinstance(column, Foreign) else column[i])
             if got is not None:
                 where = f"{source}, {place}"
                 return f"{where}: expected a finite number in column {name!r}, got {got}"
     raise AssertionError("expected a field that is no number")  # pragma: no cover
 
 
-def _not_finite(value: object) -> str | None:
+def not_finite(value: object) -> str | None:
     """What a field is, in words, or None where it is a finite number."""
     if isinstance(value, Foreign):
         return value.type
     text = "" if value is None else str(value)
     if not text.strip() or text.strip().lower() in ("nan", "-nan"):
-        return _NO_FIELD
+        return NO_FIELD
     try:
         good = text.isascii() and "_" not in text and math.isfinite(float(text))
     except ValueError:
@@ -225,7 +261,8 @@ def _not_finite(value: object) -> str | None:
     return None if good else repr(text)
 
 
-def _labels(source: str, column: Column, places: Sequence[str]) -> list[str]:
+def labels_of(source: str, column: Column, places: Sequence[str]) -> list[str]:
+    """The labels of a column; ValueError, naming the place, on a field that is none."""
     if isinstance(column, Foreign):
         raise ValueError(
             f"{source}, {places[0]}: expected a label that is text or a number, got {column.type}"
@@ -234,7 +271,7 @@ def _labels(source: str, column: Column, places: Sequence[str]) -> list[str]:
     labels = ["" if value is None else sole_label(str(value)) for value in values]
     for place, text in zip(places, labels, strict=True):
         if is_no_label(text):
-            raise ValueError(f"{source}, {place}: expected a label, got {_NO_FIELD}")
+            raise ValueError(f"{source}, {place}: expected a label, got {NO_FIELD}")
     return labels
 
 

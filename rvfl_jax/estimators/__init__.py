@@ -12,6 +12,8 @@ any hashable label).
 | the inputs of the next batch, before their labels | `k=1.0` and `partial_fit(X, y, X_next=...)` |
 | features of several scales | `scale="first"`: standardised for good by the rows that came first |
 | numbers to predict | `EdRVFLRegressor` |
+| columns of a data frame, or texts | `IncrementalPipeline` of scikit-learn's steps and the estimator |
+| a sparse matrix of up to 8,192 columns | the same methods; some thousand rows at a time are made dense |
 | how sure it is | `predict_proba`, calibrated; `predict_std`, the deviation of each score |
 | states of `edrvfl` and no estimator | `merge_states`, `unlearn_rows`, `with_prior` |
 
@@ -29,6 +31,20 @@ keeps the state of `edrvfl`.
 **Whole or not at all.** Whatever `fit`, `partial_fit` or `unlearn` raises, an interrupt included, the
 model is the one before, to the bit. One thread may learn while others predict: every answer is
 that of one model that stood. A row too large for the precision is a `NumericalError` that names it.
+
+## Columns, texts, sparse rows
+
+scikit-learn's `Pipeline` has no `partial_fit`. `IncrementalPipeline` is that class with one: its first call
+fits every step, a `ColumnTransformer` say, and later calls only transform, since what is learned is a
+sum over rows as they were transformed. It has `unlearn` too. Its docstring grows a classifier of intents from
+sentences by `HashingVectorizer(n_features=1024)`; embeddings of a sentence model are rows like any other.
+Of a sparse matrix with more than 8,192 columns each estimator says so: every input has a direct link,
+and the Gram matrix is of that width. Hash to fewer, or put scikit-learn's
+`SparseRandomProjection(1024, dense_output=True)` between. Of six intents with eight sentences each the first
+got all of 24 other sentences right with five seeds, the second 22 to 24.
+
+A model that `rvfl-jax fit` made with texts, categories or lists takes features:
+`rvfl_jax.data.read_columns(FOLDER).features(frame)` makes them.
 
 ## Beside others
 

@@ -130,6 +130,9 @@ def with_rows(
     if waits and learned.num_waiting + len(batch.X) > block:
         fitted = settled(setting, fitted)
         asked = _checked(setting, fitted, asked)
+    if not (waits or forgets or isinstance(batch.X, np.ndarray)):
+        # Sparse rows are joined with no others, which would make all of them dense.
+        fitted = settled(setting, fitted)
     fitted, fading = _appended(setting, fitted, batch, X_next)
     if not waits:
         fitted = settled(setting, fitted, fading)
@@ -151,8 +154,9 @@ def _appended(
         worth, counts = worth * fading.of_rows, counts * fading.of_past
     if fitted.guesses is not None:
         counts = counts + np.bincount(batch.target, worth, len(counts))
-    # The caller may use the array again.
-    batch = batch._replace(X=batch.X.astype(np.float64))
+    if isinstance(batch.X, np.ndarray):
+        # The caller may use the array again.
+        batch = batch._replace(X=batch.X.astype(np.float64))
     learned = learned._replace(
         waiting=(*learned.waiting, batch),
         announced=X_next,

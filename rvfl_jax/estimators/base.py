@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -24,6 +25,7 @@ from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.padding import padded, rows_for
 from rvfl_jax.estimators.readouts import Solved
 from rvfl_jax.estimators.scaling import SCALES, Scaling, scaling_of
+from rvfl_jax.estimators.sparse import check_columns, rows_of
 from rvfl_jax.estimators.whole import TURN, as_it_stands
 from rvfl_jax.learners.edrvfl.algebra import check_forgetting
 from rvfl_jax.learners.edrvfl.strength import AdaptiveK, ConstantK, resolve_strength
@@ -87,6 +89,9 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     _fitted: Fitted
     _cache: Cache
+    # (s,) features that `scale="first"` leaves as they are, for whoever knows that they are
+    # indicators or counts of words; it matters for the first rows alone.
+    _left_unscaled: np.ndarray | None = None
 
     def _design(self) -> tuple[Design, dict[str, Any]]:
         """Which programs run, and with what numbers; checks every parameter that has changed.
@@ -234,11 +239,12 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         return found
 
     def _validated(self, X: Any, *, reset: bool, **options: Any) -> np.ndarray:
-        """(n, s) finite numbers, with the names and the number of features checked."""
+        """(n, s) finite numbers, with the names and the number of features checked; or CSR."""
         if isinstance(X, np.ndarray | jax.Array):
             X = plain_array("X", X)
+        check_columns(X)
         checked: np.ndarray = validate_data(
-            self, X, reset=reset, dtype="numeric", accept_sparse=False, **options
+            self, X, reset=reset, dtype="numeric", accept_sparse="csr", **options
         )
         return checked.astype(float) if checked.dtype.kind not in "fiub" else checked
 
@@ -249,18 +255,19 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _prepared(self, X: np.ndarray, scaling: Scaling | None) -> np.ndarray:
         """Validated rows, scaled and with the constant column."""
-        if scaling is not None:
-            X = scaling.of(X)
-        if not self.intercept:
-            return X
-        dtype = X.dtype if X.dtype.kind == "f" else float
-        return np.hstack([X.astype(dtype, copy=False), np.ones((len(X), 1), dtype)])
+        rows: np.ndarray = rows_of(X, scaling, bool(self.intercept))
+        return rows
 
     def _scaling_by(self, X: np.ndarray, weight: np.ndarray, *, reset: bool) -> Scaling | None:
         """The scaling of all rows, which is by those that came first."""
         before = None if reset else self._fitted.scaling
-        if before is None and self.scale == "first" and len(X):
-            return scaling_of(X, weight)
+        if before is None and self.scale == "first" and X.shape[0]:
+            if issparse(X):
+                raise ValueError(
+                    'scale: expected "none" for sparse X, which loses its zeros where a mean is'
+                    ' subtracted, got "first"'
+                )
+            return scaling_of(X, weight).but_for(self._left_unscaled)
         return before
 
     def _announced(self, X_next: Any, scaling: Scaling | None) -> np.ndarray | None:
@@ -546,6 +553,11 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             state["_fitted"] = fitted._replace(learned=learned)
             state["_memo"], state["_cache"] = {}, Cache()
         return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether anything was learned."""

@@ -189,7 +189,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         forgetting), or where novelty is scored, rows are learned batch by batch, and calibrated as by `partial_fit`.
 
         Args:
-            X: (n, s) finite numbers; arrays, or pandas or polars frames.
+            X: (n, s) finite numbers; arrays, pandas or polars frames, or a sparse matrix of up to
+                8,192 columns, of which a few thousand rows at a time are made dense.
             y: (n,) labels of any hashable type.
             sample_weight: (n,) at least 0; a row of weight 2 counts as two rows.
 
@@ -649,14 +650,15 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self._design()
         X = self._validated(X, reset=reset)
         y = _labels("y", y)
-        if len(X) != len(y):
-            raise ValueError(f"y: expected {len(X)} labels, one a row of X, got {len(y)}")
-        of_rows = row_weights(sample_weight, len(X))
+        rows = X.shape[0]
+        if rows != len(y):
+            raise ValueError(f"y: expected {rows} labels, one a row of X, got {len(y)}")
+        of_rows = row_weights(sample_weight, rows)
         class_weights, balanced = self._class_weights(y, whole)
         weight = of_rows * class_weights
         used = weight > 0
         X, y, weight = X[used], y[used], weight[used]
-        if whole and not len(X):
+        if whole and not len(y):
             raise ValueError("sample_weight: expected a row of weight above zero, got none")
         self._labels_so_far(reset).check_kind("y", y)
         labels = labels.extended(y)

@@ -26,9 +26,12 @@ MOST_STALE = 4
 
 
 class Batch(NamedTuple):
-    """Rows as they came, checked: X (n, s), target (n,) or (n, m), weight (n,)."""
+    """Rows as they came, checked: X (n, s), target (n,) or (n, m), weight (n,).
 
-    X: np.ndarray
+    X is an array, or `SparseRows` of which slices are.
+    """
+
+    X: Any
     target: np.ndarray
     weight: np.ndarray
 

@@ -85,7 +85,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         """Learn these rows, and forget everything learned before.
 
         Args:
-            X: (n, s) finite numbers.
+            X: (n, s) finite numbers, dense or sparse; see `EdRVFLClassifier.fit`.
             y: (n,) or (n, outputs) finite numbers.
             sample_weight: (n,) at least 0.
 
@@ -182,9 +182,9 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         if isinstance(y, np.ndarray | jax.Array):
             y = plain_array("y", y)
         y = check_array(y, ensure_2d=False, dtype=float, input_name="y")
-        if len(X) != len(y):
-            raise ValueError(f"y: expected {len(X)} targets, one a row of X, got {len(y)}")
-        weight = row_weights(sample_weight, len(X))
+        if X.shape[0] != len(y):
+            raise ValueError(f"y: expected {X.shape[0]} targets, one a row of X, got {len(y)}")
+        weight = row_weights(sample_weight, len(y))
         used = weight > 0
         X, targets, weight = X[used], y.reshape(len(y), -1)[used], weight[used]
         scaling = self._scaling_by(X, weight, reset=reset)

@@ -25,6 +25,12 @@ class Scaling(NamedTuple):
         with np.errstate(over="ignore"):
             return (X - self.mean) / self.scale
 
+    def but_for(self, left: np.ndarray | None) -> "Scaling":
+        """The same with these features, (s,) booleans, as they are."""
+        if left is None:
+            return self
+        return Scaling(np.where(left, 0.0, self.mean), np.where(left, 1.0, self.scale))
+
 
 def scaling_of(X: np.ndarray, weight: np.ndarray) -> Scaling:
     """The scaling by weighted rows.

@@ -37,7 +37,8 @@ fixed `batch_size` one in all. The members of the file:
                `kind` ("classifier", "regressor" or "learner"), `precision`, `dtype`,
                `num_features`, `batch_size` (null for any), `rows_at_once` (of the largest program
                of an estimator), `columns` (null where features have no names), `standardised`,
-               `platforms` and `versions`.
+               `platforms`, `versions` and, where there are any, `notes`: `how` among them says
+               how a table becomes features, which `rvfl_jax.data.read_columns` reads.
 
 Answers have the bits of the model's own, on the same machine with the same versions. Inputs are not
 checked: a row with NaN gets NaN. JAX promises to read a file for six months of later releases.

@@ -1,6 +1,6 @@
 """Write trained predictors: `export_model`, `export_learner`; see `rvfl_jax.serving`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
@@ -63,6 +63,7 @@ class ExportOptions:
     scale: Any = None
     columns: Sequence[str] | None = None
     platforms: Sequence[str] = PLATFORMS
+    notes: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +126,8 @@ def export_model(model: EdRVFLBase, path: str | Path, options: ExportOptions) ->
         scale: (s,) standard deviations, above 0; None for 1, or as for `mean`.
         columns: s names of the features; None for those that the model was fitted with.
         platforms: where the file is to run, some of "cpu", "cuda", "rocm" and "tpu".
+        notes: anything else to keep in the file's metadata, as JSON, such as how a table becomes
+            features; None for nothing.
 
     Raises:
         ValueError: on a model that is not fitted, or any argument out of range; nothing is
@@ -170,6 +173,7 @@ def export_learner(  # noqa: D417
         scale: see `export_model`; None for 1.
         columns: see `export_model`; None for no names.
         platforms: see `export_model`.
+        notes: see `export_model`.
 
     Raises:
         ValueError, OSError: see `export_model`.
@@ -311,6 +315,7 @@ def _described(predictor: _Predictor, options: ExportOptions) -> dict[str, Any]:
         "standardised": options.mean is not None or options.scale is not None,
         "platforms": [one_of("platforms", name, _KNOWN_PLATFORMS) for name in options.platforms],
         "versions": versions(),
+        **({} if options.notes is None else {"notes": dict(options.notes)}),
     }
 
 
