@@ -186,7 +186,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         The readout is the ridge solution on all rows, whatever their order. Probabilities are
         calibrated on leave-one-out predictions, which have a closed form. Where the result depends
         on batches (`readout` other than "ridge", -kF-Bayes as printed, the paper's cold start,
-        forgetting), or where novelty is scored, rows are learned batch by batch, and calibrated as by `partial_fit`.
+        forgetting), or where novelty is scored, rows are learned batch by batch, and calibrated
+        as by `partial_fit`.
 
         Args:
             X: (n, s) finite numbers; arrays, pandas or polars frames, or a sparse matrix of up to
@@ -286,10 +287,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
         Args:
             X: (n, s).
-            kind: "leverage" (times the rows learned), "mahalanobis" (distance from the nearest class mean),
-                "relative_mahalanobis" (less that from the mean of all), or "blended", 0.05 of the
-                former and 0.95 of the latter; see `rvfl_jax.estimators.novelty`. None is
-                `novelty_score`, or "blended" without.
+            kind: "leverage" (times the rows learned), "mahalanobis" (squared distance from the
+                nearest class mean), "relative_mahalanobis" (less that from the mean of all rows),
+                or "blended", 0.05 of the former and 0.95 of the latter; see
+                `rvfl_jax.estimators.novelty`. None is `novelty_score`, or "blended" without.
         """
         kind = one_of("kind", kind or self.novelty_score or "blended", NOVELTY_SCORES)
         fitted = self._asked()
@@ -366,9 +367,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 self._take_pending()
             fitted = self._settled()
             reference = jax.tree.map(np.asarray, self._reference(kind, fitted))
-            tally = tally._replace(
-                reference=reference, known=fitted.counts, known_rows=tally.rows
-            )
+            tally = tally._replace(reference=reference, known=fitted.counts, known_rows=tally.rows)
         design, _ = self._same_design()
         program = partial(measured, design, self._fitted.weights, tally.reference)
 

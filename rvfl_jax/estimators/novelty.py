@@ -9,25 +9,26 @@ pi_c = n_c / n, and Sigma the covariance within classes, shrunk as in `readouts`
                            Sigma_0 = Sigma + sum_c pi_c (mu_c - mu) (mu_c - mu)^T
     blended                0.05 M + 0.95 R
 
-and of several sub-learners their mean. Large is unlike. Sigma_0 differs from Sigma by the rank of the
-means, so that R has no d x d product: with v_c = (d - mu)^T Sigma^-1 (mu_c - mu), the matrix G of
-(mu_c - mu)^T Sigma^-1 (mu_k - mu), and C C^T = I + G' where G' = diag(pi)^1/2 G diag(pi)^1/2,
+and of several sub-learners their mean. Large is unlike. Sigma_0 differs from Sigma by the rank of
+the means, so that R has no d x d product: with v_c = (d - mu)^T Sigma^-1 (mu_c - mu), G the matrix
+of (mu_c - mu)^T Sigma^-1 (mu_k - mu), and C C^T = I + diag(pi)^1/2 G diag(pi)^1/2,
 
     R = min_c (G_cc - 2 v_c) + ||C^-1 diag(pi)^1/2 v||^2,      M = min_c (G_cc - 2 v_c) + ||z||^2,
 
-z the deviation from mu in units of Sigma. R costs what a prediction does, the others d^2 a row more.
-R sees only the space of the class means. M sees all others too, where most directions tell nothing.
+z the deviation from mu in units of Sigma. R costs what a prediction does, the others 2 d^2 flops a
+row more. R sees only the space of the class means. M sees all others too, where most tells nothing.
 
-**The threshold** is prequential: a row is scored before it is learned, by a reference that has not seen
-it, and that knows at least half of the rows before it or is at most 4 d rows old. Of every class the
-last `KEPT` scores stay, each with the square of the rows of its class that the reference knew: scores
-by a young reference are larger than those to come. Once a class has so many, every `ONE_OF`-th row
-is scored. Classes count by their rows. With n such scores, of effective number n, the threshold for a rate
-of false alarms alpha is their quantile at (1 - alpha)(1 + 1/n), as in split conformal prediction, and
-infinite where n is too small for that.
+**The threshold** is prequential: a row is scored before it is learned, by a reference that has not
+seen it, and that knows at least half of the rows before it or is at most 4 d rows old. Of every
+class the last `KEPT` scores stay, each with the square of the rows of its class that the reference
+knew, since scores by a young reference are larger than those to come. Of a class with many rows one
+in two, four or eight is scored (`STRIDES`). Classes count by their rows. With n scores in effect,
+the threshold for a rate alpha of false alarms is their quantile at (1 - alpha)(1 + 1/n), as in
+split conformal prediction; it is infinite where n is too small for that.
 
-Source: Lee, Lee, Lee and Shin 2018 (M); Ren et al., "A Simple Fix to Mahalanobis Distance for Improving
-Near-OOD Detection", 2021 (R); Vovk, Gammerman and Shafer 2005 (the quantile).
+Source: Lee, Lee, Lee and Shin, "A Simple Unified Framework for Detecting Out-of-Distribution
+Samples", 2018 (M); Ren et al., "A Simple Fix to Mahalanobis Distance for Improving Near-OOD
+Detection", 2021 (R); Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005.
 """
 
 from collections.abc import Callable
@@ -48,11 +49,14 @@ from rvfl_jax.linalg.products import identity_plus, is_finite, matmul, matmul_tn
 from rvfl_jax.linalg.spd import cho_solve, cholesky, lower_inverse, solve_lower
 
 NOVELTY_SCORES: tuple[NoveltyScore, ...] = get_args(NoveltyScore)
-# Shares of M and R, of 0, 0.05, ..., 1 those of the largest mean AUROC of some known classes against
-# others, on training rows of three data sets; see `experiments.unknown`.
+# Share of M. That of "blended" told half of the classes best from the others, on training rows
+# of three data sets; see `experiments.unknown`.
 OF_M: dict[str, float] = {"blended": 0.05, "relative_mahalanobis": 0.0, "mahalanobis": 1.0}
-# Scores kept of every class, and which of its rows are scored once it has them.
-KEPT, ONE_OF = 128, 8
+# Scores kept of every class.
+KEPT = 128
+# From which row of a class on one of how many is scored, so that those kept are of the last half of
+# its rows, or of the last 1,024.
+STRIDES = {0: 1, 2 * KEPT: 2, 4 * KEPT: 4, 8 * KEPT: 8}
 # Rows before the first reference.
 FEWEST = 16
 
@@ -112,7 +116,9 @@ def _of_one(A: Array, B: Array, counts: Array, shrinkage: Any, kind: str) -> Ref
     theta = cho_solve(R, off)
     G = matmul_tn(off, theta)
     size = jnp.where(met, jnp.diagonal(G), jnp.inf)
-    root = centre = background = None
+    root: Any = None
+    centre: Any = None
+    background: Any = None
     if OF_M[kind] > 0:
         root = jnp.sqrt(OF_M[kind]) * lower_inverse(R)
         centre = matmul(root, mu)
@@ -192,8 +198,7 @@ class Tally(NamedTuple):
         columns = columns[rows]
         nth = self.offered[columns] + _occurrence(columns)
         offered = self.offered + np.bincount(columns, minlength=len(self.offered))
-        place = np.where(nth < KEPT, nth, KEPT + (nth - KEPT) // ONE_OF)
-        taken = (nth < KEPT) | ((nth - KEPT) % ONE_OF == 0)
+        place, taken = _place(nth)
         # A row whose score others of its class would replace at once need not be scored.
         last = np.zeros(len(offered), int)
         np.maximum.at(last, columns[taken], place[taken])
@@ -293,30 +298,21 @@ def check_false_alarms(false_alarms: Any) -> float:
         ValueError: unless it is between 0 and 1.
     """
     if not is_number(false_alarms) or not 0 < false_alarms < 1:
-        raise ValueError(
-            f"false_alarms: expected a number between 0 and 1, got {false_alarms!r}"
-        )
+        raise ValueError(f"false_alarms: expected a number between 0 and 1, got {false_alarms!r}")
     return float(false_alarms)
-
-
-def area_under_curve(known: Any, unknown: Any) -> float | None:
-    """AUROC: how often an unknown row has a larger score than a known one, ties counting half.
-
-    None where there are no rows of a kind.
-
-    Args:
-        known: (n,) scores of rows of known classes.
-        unknown: (k,) of others.
-    """
-    known, unknown = np.sort(np.asarray(known, float)), np.asarray(unknown, float)
-    if not len(known) or not len(unknown):
-        return None
-    below, upto = (np.searchsorted(known, unknown, side) for side in ("left", "right"))
-    return float((below + upto).mean() / (2 * len(known)))
 
 
 def _none(capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.zeros((capacity, KEPT)), np.zeros((capacity, KEPT)), np.zeros(capacity, int)
+
+
+def _place(nth: Any) -> tuple[np.ndarray, np.ndarray]:
+    """How many scores a class has before its row of that number, from 0, and if that is scored."""
+    starts, strides = np.array([*STRIDES]), np.array([*STRIDES.values()])
+    before = np.cumsum([0, *(np.diff(starts) // strides[:-1])])
+    part = np.maximum(np.searchsorted(starts, nth, "right") - 1, 0)
+    more, rest = np.divmod(nth - starts[part], strides[part])
+    return before[part] + more + (rest > 0), rest == 0
 
 
 def _occurrence(columns: np.ndarray) -> np.ndarray:
@@ -331,7 +327,6 @@ def _occurrence(columns: np.ndarray) -> np.ndarray:
 
 def _newest(tally: Tally, c: int) -> tuple[np.ndarray, np.ndarray]:
     """The scores of class c and what they are worth, the newest first."""
-    n = int(tally.offered[c])
-    places = n if n <= KEPT else KEPT + 1 + (n - 1 - KEPT) // ONE_OF
+    places = int(_place(tally.offered[c] - 1)[0]) + 1
     at = np.arange(places - 1, max(places - KEPT, 0) - 1, -1) % KEPT
     return tally.values[c, at], tally.worth[c, at]
