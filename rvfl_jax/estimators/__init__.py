@@ -14,6 +14,7 @@ any hashable label).
 | numbers to predict | `EdRVFLRegressor` |
 | columns of a data frame, or texts | `IncrementalPipeline` of scikit-learn's steps and the estimator |
 | a sparse matrix of up to 8,192 columns | the same methods; some thousand rows at a time are made dense |
+| rows of classes that nobody has shown | `predict(X, unknown=...)` with `novelty_score="blended"`; `novelty(X)` |
 | how sure it is | `predict_proba`, calibrated; `predict_std`, the deviation of each score |
 | states of `edrvfl` and no estimator | `merge_states`, `unlearn_rows`, `with_prior` |
 

@@ -495,7 +495,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         """Remove rows, exactly: the readout becomes that of a model that never saw them.
 
         Their sums are subtracted, at half the cost of their Gram matrix. A class without remaining
-        rows counts as never seen. The past predictions that calibration rests on stay.
+        rows counts as never seen. The past predictions that calibration rests on stay, and so do
+        past novelty scores, but for those of such a class.
 
         Args:
             X: (n, s) rows that were learned.

@@ -19,7 +19,8 @@ z the deviation from mu in units of Sigma. R costs what a prediction does, the o
 row more. R sees only the space of the class means. M sees all others too, where most tells nothing.
 
 **The threshold** is prequential: a row is scored before it is learned, by a reference that has not
-seen it, and that knows at least half of the rows before it or is at most 4 d rows old. Of every
+seen it, and that knows four in five of the rows before it or is at most 4 d rows old (half of them
+where they are fewer than d / 2). Of every
 class the last `KEPT` scores stay, each with the square of the rows of its class that the reference
 knew, since scores by a young reference are larger than those to come. Of a class with many rows one
 in two, four or eight is scored (`STRIDES`). Classes count by their rows. With n scores in effect,
@@ -105,9 +106,9 @@ def reference_of(
 
 def _of_one(A: Array, B: Array, counts: Array, shrinkage: Any, kind: str) -> Reference:
     if kind == "leverage":
-        root = jnp.sqrt(jnp.sum(counts)) * lower_inverse(cholesky(A))
+        inverse = jnp.sqrt(jnp.sum(counts)) * lower_inverse(cholesky(A))
         # What could not be factorised shows on the diagonal.
-        return Reference(root, 0.0 * jnp.diagonal(root))
+        return Reference(inverse, 0.0 * jnp.diagonal(inverse))
     met, share = counts > 0, counts / jnp.sum(counts)
     means = jnp.where(met, B / jnp.where(met, counts, 1.0), 0.0)
     mu = matmul(means, share)
@@ -178,7 +179,9 @@ class Tally(NamedTuple):
         """Whether the reference is missing or too old."""
         if self.reference is None:
             return self.rows >= FEWEST and (counts > 0).sum() >= fewest_classes(self.kind)
-        most = max(FEWEST, min(self.known_rows, MOST_STALE * width))
+        # With about as many rows as features, a few more change distances much.
+        share = self.known_rows // (4 if 2 * self.known_rows >= width else 1)
+        most = max(FEWEST, min(share, MOST_STALE * width))
         return self.rows - self.known_rows >= most
 
     def with_rows(
