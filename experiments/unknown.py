@@ -14,8 +14,9 @@ a fixed quarter of the others' rows; half of their classes was never learned.
   the share of unknown rows passed where 95 % of the known ones are (FPR at 95 % TPR). Beside the
   scores of `novelty` stand those of plain classifiers: one minus the largest calibrated probability
   of "ridge" and of "discriminant", and minus the largest score of "ridge".
-- `threshold`, of the two best kinds of score: 5 % false alarms wanted; how many there are among known test rows, and how many of
-  the unknown are found. Rows come in random order, or class after class.
+- `threshold`, of the two best kinds of score: 5 % false alarms wanted; how many there are among
+  known test rows, and how many of the unknown are found. Rows come in random order, or class
+  after class.
 - `cost`: processor seconds of all `partial_fit` calls of one seed in random order, warm, of
   CIFAR-100.
 
