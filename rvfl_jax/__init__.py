@@ -1,7 +1,7 @@
 """Online task-free class-incremental learning with randomised networks, in JAX.
 
 For tables and embeddings: `EdRVFLClassifier`, `EdRVFLRegressor`, `merge`, `save_model`,
-`load_model`, `export_model`, `Predictor`.
+`load_model`, `export_model`, `Predictor`; on many machines `Sums` and `rvfl_jax.distributed`.
 
 For research: `edrvfl` and the other methods of `rvfl_jax.learners`, `class_incremental_stream`,
 `run_stream`, `compare`, `sweep`, `prequential_loss`, `rvfl_jax.plots`, `rvfl_jax.encoders`, and
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rvfl_jax.estimators.pipeline import IncrementalPipeline
     from rvfl_jax.estimators.regressor import EdRVFLRegressor
     from rvfl_jax.estimators.save import load_model, save_model
+    from rvfl_jax.estimators.shared_sums import Sums
     from rvfl_jax.learners.base import make_learner
     from rvfl_jax.learners.baselines import (
         fine_tuned_edrvfl,
@@ -80,6 +81,7 @@ _WHERE = {
     "Run": "rvfl_jax.runs.history",
     "StepInfo": "rvfl_jax.core.types",
     "Stream": "rvfl_jax.core.types",
+    "Sums": "rvfl_jax.estimators.shared_sums",
     "Sweep": "rvfl_jax.sweeps.result",
     "adaptive_k": "rvfl_jax.learners.edrvfl.strength",
     "batched": "rvfl_jax.streams.reader",
@@ -118,7 +120,7 @@ _WHERE = {
 
 
 # Modules for users that `import *` leaves out: drawing imports Matplotlib.
-_MODULES = ("data", "encoders", "plots", "serving")
+_MODULES = ("data", "distributed", "encoders", "plots", "serving")
 
 
 def __getattr__(name: str) -> Any:
@@ -148,6 +150,7 @@ __all__ = [
     "Run",
     "StepInfo",
     "Stream",
+    "Sums",
     "Sweep",
     "adaptive_k",
     "batched",

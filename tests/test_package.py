@@ -19,7 +19,7 @@ def run(code):
 def test_every_public_name_is_there():
     for name in rvfl_jax.__all__:
         assert getattr(rvfl_jax, name).__name__.removeprefix("rvfl_jax.") == name
-    modules = ["data", "encoders", "plots", "serving"]
+    modules = ["data", "distributed", "encoders", "plots", "serving"]
     assert dir(rvfl_jax) == sorted([*rvfl_jax.__all__, *modules])
     for name in modules:
         assert getattr(rvfl_jax, name).__name__ == f"rvfl_jax.{name}"
@@ -30,12 +30,13 @@ def test_every_public_name_is_there():
 def test_types_of_options_are_what_the_functions_take():
     from rvfl_jax import edrvfl, metrics
     from rvfl_jax.core import types
-    from rvfl_jax.estimators import base, novelty, readouts, scaling
+    from rvfl_jax.estimators import base, feature_maps, novelty, readouts, scaling
     from rvfl_jax.learners import base as learner
     from rvfl_jax.learners.edrvfl import network, strength
     from rvfl_jax.linalg.precision import PRECISIONS
     from rvfl_jax.runs import sharding as devices
     from rvfl_jax.runs.inputs import SCHEDULES
+    from rvfl_jax.serving.export import FORMATS
     from rvfl_jax.streams import class_incremental as stream
     from rvfl_jax.sweeps.result import CRITERIA
 
@@ -53,10 +54,12 @@ def test_types_of_options_are_what_the_functions_take():
         (types.Order, stream.ORDERS),
         (types.Lookahead, base.LOOKAHEADS),
         (types.Scale, scaling.SCALES),
+        (types.FeatureMap, feature_maps.FEATURE_MAPS),
         (types.ReadoutName, readouts.READOUTS),
         (types.NoveltyScore, novelty.NOVELTY_SCORES),
         (types.Criterion, CRITERIA),
         (types.Protocol, metrics.PROTOCOLS),
+        (types.ExportFormat, FORMATS),
     ):
         assert get_args(kind) == tuple(choices)
 

@@ -14,3 +14,11 @@ COUNTS = 1e-6
 DERIVATIVE = 1e-5
 # The bar for several devices: the same sums in another order, through a whole stream.
 SHARDED = 1e-9
+# Normal equations of condition 1e9, the most that lambda chosen by cross-validation leaves.
+LEAST_LAMBDA = 1e-5
+# The bar for sums made by several workers: one machine's readout, float64.
+MACHINES = 1e-10
+# Probabilities of an ONNX runtime, double and single: other products and exponentials, and a power
+# of up to 64 above them. The bar of the project is 1e-5.
+GRAPH = 1e-12
+GRAPH_SINGLE = 1e-5

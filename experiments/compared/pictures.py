@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from experiments.compared import records, tables
 from experiments.compared.contenders import OURS, Contender, contenders
-from experiments.compared.labels import place_labels, spread
+from experiments.compared.labels import by_misses, place_labels, spread
 from experiments.compared.settings import Setting
 from experiments.results_file import Record
 from rvfl_jax.plots import COLOURS
@@ -29,7 +29,16 @@ FAMILY_COLOURS = dict(
     zip(PANELS, (COLOURS[0], COLOURS[5], "black", COLOURS[1], COLOURS[2], COLOURS[3]), strict=True)
 )
 OTHERS = list(PANELS)[-1]
+FAMILY_MARKS = dict(zip(PANELS, "osD^vP", strict=True))
 MARKS = "os^DvPX*<>"
+# From a name to its line, from the left of the name on.
+LEADER: dict[str, Any] = {
+    "arrowstyle": "-",
+    "color": "0.6",
+    "lw": 0.7,
+    "shrinkA": 0,
+    "relpos": (0.0, 0.5),
+}
 
 
 @dataclass(frozen=True)
@@ -51,9 +60,18 @@ class Measured:
         """That of the panel."""
         return FAMILY_COLOURS[self.panel]
 
+    @property
+    def mark(self) -> str:
+        """That of the panel."""
+        return FAMILY_MARKS[self.panel]
+
     def mean(self, name: str) -> float:
         """Over seeds."""
         return float(np.mean([record[name] for record in self.records]))
+
+    def percent(self, name: str) -> float:
+        """The same of a share."""
+        return 100 * self.mean(name)
 
 
 def measured(setting: Setting, *, seeds: int, count: int, out: Path) -> list[Measured]:
@@ -84,8 +102,8 @@ def draw(setting: Setting, *, seeds: int, count: int, out: Path) -> None:
     print(f"Wrote anytime.png and trade_offs.png to {folder}.")
 
 
-def _panels(figure: Figure, names: Sequence[str]) -> dict[str, Any]:
-    axes = figure.subplots(2, -(-len(names) // 2), sharex=True, sharey=True).ravel()
+def _panels(figure: Figure, names: Sequence[str], sharey: Any = True) -> dict[str, Any]:
+    axes = figure.subplots(2, -(-len(names) // 2), sharex=True, sharey=sharey).ravel()
     for axis in axes[len(names) :]:
         axis.set_visible(False)
     return dict(zip(names, axes, strict=False))
@@ -100,26 +118,41 @@ def draw_anytime(setting: Setting, found: list[Measured], path: Path) -> None:
     """Accuracy on the classes seen after each task; a panel a family, all others grey behind it."""
     learners = [one for one in found if one.contender.role == "learner"]
     shown = [title for title in PANELS if any(one.panel == title for one in learners)]
-    figure = Figure(figsize=(14, 8), layout="constrained")
-    panels = _panels(figure, shown)
-    for title, panel in panels.items():
-        for one in learners:
-            if one.panel != title:
-                panel.plot(*_way(one), color="0.87", lw=0.8, zorder=1)
-        own = [one for one in learners if one.panel == title]
-        _draw_ways(panel, own, setting.num_tasks)
-        _draw_bounds(panel, found)
-        panel.set_title(title, loc="left", color=FAMILY_COLOURS[title], fontweight="bold")
-        panel.set(xlim=(1, setting.num_tasks), ylim=(0, 101))
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _plain(panel)
-    for panel in list(panels.values())[-(-len(shown) // 2) :]:
-        panel.set_xlabel("tasks learned")
-    for panel in list(panels.values())[:: -(-len(shown) // 2)]:
+    across = -(-len(shown) // 2)
+    figure = Figure(figsize=(14, 9), layout="constrained")
+    panels = _panels(figure, shown, sharey="row")
+    for row in (shown[:across], shown[across:]):
+        in_row = [one for one in learners if one.panel in row]
+        # A row of panels is as deep as its own methods fall.
+        low = 10 * np.floor(min((_way(one)[1].min() for one in in_row), default=0.0) / 10)
+        for title in row:
+            panel = panels[title]
+            for one in learners:
+                if one.panel != title:
+                    panel.plot(*_way(one), color="0.87", lw=0.8, zorder=1)
+            panel.set(xlim=(1, setting.num_tasks), ylim=(low, 101))
+            own = [one for one in learners if one.panel == title]
+            _draw_ways(panel, own, setting.num_tasks)
+            _draw_bounds(panel, found)
+            panel.set_title(title, loc="left", color=FAMILY_COLOURS[title], fontweight="bold")
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.tick_params(labelbottom=True)
+            panel.set_xlabel("tasks learned")
+            _plain(panel)
+    for panel in list(panels.values())[::across]:
         panel.set_ylabel("accuracy on the classes seen, %")
-    seeds = max(len(one.records) for one in found)
-    figure.suptitle(f"{setting.title}: one pass, {seeds} seed{'s' * (seeds > 1)}")
+    figure.suptitle(f"{setting.title}: one pass, {seeds_told(found)}; scales differ by row")
     figure.savefig(path, dpi=120)
+
+
+def seeds_told(found: Sequence[Measured]) -> str:
+    """The seeds of most methods, and those of every other by name."""
+    most = max(len(one.records) for one in found)
+    fewer = [
+        f"{one.contender.title} {len(one.records)}" for one in found if len(one.records) < most
+    ]
+    told = f"mean of {most} seeds" if most > 1 else "1 seed"
+    return told + (f" ({', '.join(fewer)})" if fewer else "")
 
 
 def _way(one: Measured) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +163,8 @@ def _way(one: Measured) -> tuple[np.ndarray, np.ndarray]:
 def _draw_ways(panel: Any, own: list[Measured], num_tasks: int) -> None:
     """Lines with their names at the right, apart from each other."""
     ends = [float(_way(one)[1][-1]) for one in own]
-    heights = spread(ends, 5.2, 1.0, 100.0)
+    low, high = panel.get_ylim()
+    heights = spread(ends, 0.052 * (high - low), low + 0.01 * (high - low), high - 0.01)
     for at, (one, end, height) in enumerate(zip(own, ends, heights, strict=True)):
         tasks, mean = _way(one)
         shade = 1 - 0.55 * at / max(len(own) - 1, 1)
@@ -144,7 +178,7 @@ def _draw_ways(panel: Any, own: list[Measured], num_tasks: int) -> None:
             fontsize=9,
             color=one.colour,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.6},
+            arrowprops=LEADER,
         )
 
 
@@ -162,40 +196,58 @@ def _draw_bounds(panel: Any, found: list[Measured]) -> None:
 
 
 def draw_trade_offs(setting: Setting, learners: list[Measured], path: Path) -> None:
-    """Memory and time against final accuracy, and accuracy on old tasks against new ones."""
-    figure = Figure(figsize=(19, 7.5), layout="constrained")
-    memory, seconds, tasks = figure.subplots(1, 3)
-    final = [100 * one.mean("accuracy_class_incremental") for one in learners]
-    sizes = [one.mean("state bytes") / 1e6 for one in learners]
-    _scatter(memory, learners, sizes, final)
+    """Memory and time against final accuracy, forgetting against learning, old against new."""
+    figure = Figure(figsize=(14, 12.5), layout="constrained")
+    (memory, seconds), (forgetting, halves) = figure.subplots(2, 2)
+    final = [one.percent("accuracy_class_incremental") for one in learners]
+    half = setting.num_tasks // 2
+    drawn = {
+        memory: ([one.mean("state bytes") / 1e6 for one in learners], final),
+        seconds: ([_median(one) for one in learners], final),
+        forgetting: (
+            [max(one.percent("forgetting"), 0.1) for one in learners],
+            [one.percent("learned") for one in learners],
+        ),
+        halves: (
+            [one.percent("first tasks") for one in learners],
+            [one.percent("last tasks") for one in learners],
+        ),
+    }
     memory.set(xscale="log", xlabel="state, MB", ylabel="final accuracy, %")
     memory.set_title("Memory against accuracy", loc="left")
-    _scatter(seconds, learners, [_median(one) for one in learners], final)
     seconds.set(xscale="log", xlabel="seconds of a run, warm", ylabel="final accuracy, %")
     seconds.set_title("Time against accuracy", loc="left")
-    first = [100 * one.mean("first tasks") for one in learners]
-    last = [100 * one.mean("last tasks") for one in learners]
-    _scatter(tasks, learners, first, last)
-    tasks.axline((50, 50), slope=1, color="0.8", lw=1, zorder=0)
-    half = setting.num_tasks // 2
-    tasks.set(xlim=(-3, 103), ylim=(-3, 103))
-    tasks.set_xlabel(f"final accuracy on the first {half} tasks, %")
-    tasks.set_ylabel(f"final accuracy on the last {half} tasks, %")
-    tasks.set_title("Stability against plasticity", loc="left")
-    for axis in (memory, seconds, tasks):
+    forgetting.set(xscale="log", xlabel="forgetting, points (the left keeps more)")
+    forgetting.set_ylabel("accuracy on a task when just learned, %")
+    forgetting.set_title("Stability against plasticity", loc="left")
+    halves.set_xlabel(f"final accuracy on the first {half} tasks, %")
+    halves.set_ylabel(f"final accuracy on the last {half} tasks, %")
+    halves.set_title("Old tasks against new ones", loc="left")
+    for axis, (xs, ys) in drawn.items():
+        _scatter(axis, learners, xs, ys)
+        by_misses(axis, "y", ys)
         _plain(axis)
-        axis.margins(0.08)
+    by_misses(halves, "x", drawn[halves][0])
+    # Alike on old tasks and new ones.
+    halves.plot([0, 99], [0, 99], color="0.85", lw=1, zorder=0, scalex=False, scaley=False)
+    for axis in (memory, seconds, forgetting):
+        axis.margins(x=0.08)
+        if axis is not memory:
+            _few_ticks(axis)
     _legend(figure, learners)
-    figure.suptitle(setting.title)
+    figure.suptitle(f"{setting.title}: {seeds_told(learners)}; accuracy by the logarithm of misses")
     figure.draw_without_rendering()
-    for axis, xs, ys in (
-        (memory, sizes, final),
-        (seconds, [_median(one) for one in learners], final),
-        (tasks, first, last),
-    ):
-        names = [one.contender.title for one in learners]
+    names = [one.contender.title for one in learners]
+    for axis, (xs, ys) in drawn.items():
         place_labels(axis, xs, ys, names, [one.colour for one in learners])
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=120)
+
+
+def _few_ticks(axis: Any) -> None:
+    """Plain numbers on a logarithmic axis of few decades."""
+    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def _median(one: Measured) -> float:
@@ -206,19 +258,21 @@ def _scatter(axis: Any, learners: list[Measured], xs: list[float], ys: list[floa
     for one, x, y in zip(learners, xs, ys, strict=True):
         hollow = one.contender.boundaries == "given"
         face = "white" if hollow else one.colour
-        axis.scatter(x, y, s=44, facecolor=face, edgecolor=one.colour, linewidth=1.6, zorder=3)
+        look = {"facecolor": face, "edgecolor": one.colour, "marker": one.mark}
+        axis.scatter(x, y, s=44, linewidth=1.6, zorder=3, **look)
 
 
 def _legend(figure: Figure, learners: list[Measured]) -> None:
     from matplotlib.lines import Line2D
 
-    look = {"ls": "", "marker": "o", "ms": 8}
+    look = {"ls": "", "ms": 8}
     entries = [
-        Line2D([], [], color=colour, label=title, **look)
+        Line2D([], [], color=colour, marker=FAMILY_MARKS[title], label=title, **look)
         for title, colour in FAMILY_COLOURS.items()
         if any(one.panel == title for one in learners)
     ]
-    told = Line2D([], [], color="0.4", mfc="white", mew=1.6, label="told where tasks end", **look)
+    hollow = {"color": "0.4", "mfc": "white", "mew": 1.6, "marker": "o"}
+    told = Line2D([], [], label="hollow: told where tasks end", **hollow, **look)
     figure.legend(handles=[*entries, told], loc="outside lower center", ncols=len(entries) + 1)
 
 
@@ -256,7 +310,7 @@ def draw_batches(setting: Setting, found: Any, variants: Sequence[Any], path: Pa
                 fontsize=9,
                 color=one.colour,
                 annotation_clip=False,
-                arrowprops={"arrowstyle": "-", "color": "0.7", "lw": 0.6},
+                arrowprops=LEADER,
             )
         panel.set_title(title, loc="left", color=FAMILY_COLOURS[title], fontweight="bold")
         panel.set(xscale="log", ylim=(0, 101))

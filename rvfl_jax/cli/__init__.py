@@ -1,6 +1,6 @@
 """The command line: `rvfl-jax`, or `python -m rvfl_jax`.
 
-`run`, `sweep`, `fit`, `partial-fit`, `predict`, `evaluate`, `unlearn`, `undo`, `merge`, `inspect`, `export`,
+`run`, `sweep`, `fit`, `partial-fit`, `predict`, `evaluate`, `unlearn`, `undo`, `inspect`, `export`,
 `embed`; each has `--help`. On a table with features and a column of labels:
 
 ```bash

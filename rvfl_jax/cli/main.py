@@ -211,12 +211,12 @@ def _embed(arguments: argparse.Namespace) -> int:
 @contextmanager
 def _progress(quiet: bool) -> Iterator["Progress"]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     if quiet:
         yield lambda label, done, total: None
         return
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (BarColumn(), TextColumn("{task.description}, ETA"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
         show: Callable[..., None] = bar.update

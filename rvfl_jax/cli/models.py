@@ -49,6 +49,7 @@ def fit(arguments: argparse.Namespace) -> int:
         arguments.ridge,
         _strength(arguments),
         activation=arguments.activation,
+        feature_map=arguments.feature_map,
         scale=arguments.scale,
         class_balance=arguments.class_balance,
         novelty_score=None if arguments.novelty_score == "none" else arguments.novelty_score,
@@ -239,7 +240,7 @@ def _scores(
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Write a file that predicts where only JAX and NumPy are installed."""
+    """Write a file that predicts without this package: with JAX and NumPy, or an ONNX runtime."""
     from rvfl_jax.serving.export import export_model
 
     model, table, *_ = opened(_model_folder(arguments))
@@ -250,7 +251,7 @@ def export(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.out}: expected no file there yet; --force replaces it")
     notes = None if table.how is None else {"how": table.how.described()}
     options: dict[str, Any] = {"batch_size": arguments.batch_size, "columns": table.columns}
-    export_model(model, arguments.out, notes=notes, **options)
+    export_model(model, arguments.out, notes=notes, format=arguments.format, **options)
     size = f"{len(table.columns)} columns to {len(model.classes_)} classes"
     print(f"Wrote {arguments.out}: {size}.", file=sys.stderr)
     return 0
@@ -267,6 +268,7 @@ def inspect(arguments: argparse.Namespace) -> int:
         "rows": model.num_rows_seen_,
         "tables": sum(times for times in tables.values() if times > 0),
         "rows_of_class": {str(label): float(count) for label, count in counts},
+        "lambda": model.ridge_.tolist(),
         "condition_at_most": _condition(model),
         "forward_strengths": strengths if isinstance(model.k, AdaptiveK) else strengths[-1:],
         "inverse_temperature": model.inverse_temperature_,
@@ -291,7 +293,7 @@ def _tell(found: dict[str, Any]) -> None:
 def _condition(model: EdRVFLClassifier) -> list[float]:
     """tr(A) / lambda of each sub-learner, an upper bound of the condition of A."""
     trace = model._settled().trace
-    return (trace / np.broadcast_to(np.asarray(model.ridge, float), trace.shape)).tolist()
+    return (trace / model.ridge_).tolist()
 
 
 def _strength(arguments: argparse.Namespace) -> float | AdaptiveK:

@@ -105,6 +105,8 @@ examples:
       its docstring, python -m pydoc rvfl_jax.serving, says how to read that file
   rvfl-jax export flowers/ --out flowers.npz --batch-size 64 --force
       calls of 64 rows each
+  rvfl-jax export flowers/ --format onnx --out flowers.onnx
+      for onnxruntime and others; pip install "rvfl-jax[onnx]" has what writes and reads it
 """,
 }
 
@@ -197,7 +199,7 @@ def _add_model_commands(commands: Any) -> None:
         "predict": "print the label of every row of a table",
         "evaluate": "print accuracy and calibration on a labelled table",
         "inspect": "print what a model has learned",
-        "export": "write a file that predicts where only JAX and NumPy are installed",
+        "export": "write a file that predicts with JAX and NumPy alone, or an ONNX graph",
     }
     without_table = ("undo", "inspect", "export")
     for name, meaning in meanings.items():
@@ -253,7 +255,12 @@ def _add_partial_fit_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="the .npz file to write"
+        "--out", type=Path, required=True, metavar="FILE", help="the .npz or .onnx file to write"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("jax", "onnx"),
+        help="of the file (default: onnx for a name that ends in .onnx, else jax)",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument(
@@ -296,6 +303,13 @@ def _add_false_alarms(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _number_or_auto(text: str) -> float | str:
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number or auto, got {text!r}") from None
+
+
 def _add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder to write the model to"
@@ -307,12 +321,23 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-nodes", type=int, default=256, metavar="N", help="hidden nodes of each sub-learner"
     )
-    parser.add_argument("--ridge", type=float, default=1.0, help="regularisation strength lambda")
+    parser.add_argument(
+        "--ridge",
+        type=_number_or_auto,
+        default=1.0,
+        help="regularisation strength lambda, or auto: by generalised cross-validation",
+    )
     parser.add_argument("--k", default="0", help="forward strength, or bayes for an adaptive one")
     parser.add_argument("--kappa", type=float, default=1.0, help="scale of the adaptive k")
     parser.add_argument("--sigma", type=float, default=1e-5, help="noise level of the adaptive k")
     parser.add_argument(
         "--activation", default="relu", help="activation: relu, leaky_relu, sigmoid, tanh or swish"
+    )
+    parser.add_argument(
+        "--feature-map",
+        choices=("layers", "fourier", "sparse", "none"),
+        default="layers",
+        help="random layers, random Fourier features, a sparse projection, or the columns alone",
     )
     parser.add_argument(
         "--class-balance",

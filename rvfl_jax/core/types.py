@@ -40,9 +40,11 @@ Boundaries = Literal["none", "given"]
 Order = Literal["classes", "tasks", "none"]
 Lookahead = Literal["hold", "none"]
 Scale = Literal["none", "first"]
+FeatureMap = Literal["layers", "fourier", "sparse", "none"]
 ReadoutName = Literal["ridge", "discriminant", "nearest_mean"]
 NoveltyScore = Literal["blended", "relative_mahalanobis", "mahalanobis", "leverage"]
 Criterion = Literal["prequential_loss", "prequential_accuracy"]
+ExportFormat = Literal["jax", "onnx"]
 # How guesses on a test set are judged; see `rvfl_jax.metrics.protocol_hits`.
 Protocol = Literal["class_incremental", "seen", "task_aware", "task_id"]
 

@@ -11,6 +11,8 @@ any hashable label).
 | a stream that drifts | `forgetting=0.999`: what a row is worth after one more row |
 | the inputs of the next batch, before their labels | `k=1.0` and `partial_fit(X, y, X_next=...)` |
 | features of several scales | `scale="first"`: standardised for good by the rows that came first |
+| no idea of lambda | `ridge="auto"`: by generalised cross-validation of the sums, anew for every readout |
+| another map than random layers in mind | `feature_map="fourier"`, `"sparse"`, `"none"`, or a function of JAX arrays |
 | numbers to predict | `EdRVFLRegressor` |
 | columns of a data frame, or texts | `IncrementalPipeline` of scikit-learn's steps and the estimator |
 | a sparse matrix of up to 8,192 columns | the same methods; some thousand rows at a time are made dense |
@@ -72,6 +74,24 @@ taken while other work ran. 5,000 calls with 1 to 64 rows, 40 classes appearing 
 compilations, 8.3 ms a call (N = 256), 66 (N = 64) and 168 times (N = 256, eight refits, one of them
 slow) the throughput of refitting scikit-learn's ridge at the same points, and the scores of one
 `fit` to 3e-14; protocols are under experiments.
+
+## Feature maps, and lambda from the sums
+
+| accuracy %, lambda by `ridge="auto"`, N = 512 | digits | letter | plant margin | Fashion-MNIST | CIFAR-100 features |
+|---|---|---|---|---|---|
+| `feature_map="layers"` | 98.5 | 88.8 | 79.6 | 83.6 | 64.2 |
+| `"fourier"` | 98.6 | 89.6 | 81.1 | 83.4 | 63.7 |
+| `"sparse"` | 98.4 | 87.8 | 79.5 | 83.6 | 64.2 |
+| `"none"`, ridge regression | 93.8 | 55.2 | 56.6 | 80.8 | 62.3 |
+| `"none"`, `readout="discriminant"` | 95.5 | 69.9 | 77.8 | 80.9 | 64.2 |
+
+Three seeds, 10,000 rows of the last two. Random nodes matter, which kind they are of hardly does; on
+features that a network made, the discriminant of the inputs alone does as well at a third of the width.
+`ridge="auto"` is not the default: against `ridge=1.0` it is within 0.4 points on three of the five, but
+loses 0.4 to 0.5 on CIFAR-100's features, and up to 2 on the plants, since squared error wants more
+shrinkage than accuracy over a hundred classes. Take it where inputs are of a size at which 1 means
+nothing; it goes with their squares. Every readout then costs the eigenvectors of D^T D (0.03 s for
+d = 321, 0.5 s for d = 1089, on one core), and none is updated by low rank.
 
 ## Probabilities
 

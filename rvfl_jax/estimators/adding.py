@@ -14,6 +14,7 @@ from rvfl_jax.core.checks import NumericalError
 from rvfl_jax.estimators import additive, following, hosted
 from rvfl_jax.estimators.calibration import joined_guesses
 from rvfl_jax.estimators.compiled import Design, Fading, PaddedRows, fading_of
+from rvfl_jax.estimators.feature_maps import median_distance
 from rvfl_jax.estimators.fitted import Fitted
 from rvfl_jax.estimators.following import NARROW, OFTEN, VERY_OFTEN, Asked, Following, few_rows
 from rvfl_jax.estimators.learned import (
@@ -51,6 +52,7 @@ class Setting(NamedTuple):
         options: `class_balance` and `shrinkage` of a classifier.
         kind: of the readout that guesses; None for a regressor.
         forgetting: what a row is worth after one more.
+        chooses: whether lambda is that of the sums, and not among the numbers.
     """
 
     design: Design
@@ -58,11 +60,16 @@ class Setting(NamedTuple):
     options: dict[str, Any]
     kind: str | None
     forgetting: float
+    chooses: bool = False
 
     @property
     def ridge(self) -> Any:
-        """Lambda."""
+        """Lambda of the parameters; see `ridge_of` where it is chosen."""
         return self.numbers["ridge"]
+
+    def decided(self, ridge: Any) -> "Setting":
+        """With that lambda."""
+        return self._replace(numbers=self.numbers | {"ridge": ridge}, chooses=False)
 
     def guides(self, learned: Learned) -> bool:
         """Whether what guesses is the ridge readout, without a forward term."""
@@ -80,11 +87,21 @@ def learned_of(fitted: Fitted) -> Learned:
     return fitted.learned
 
 
-def begun(setting: Setting, seed: Any, num_features: int, num_outputs: int) -> Learned:
-    """What is learned of no rows."""
-    weights, gain = additive.begin(setting.design, setting.numbers, seed, num_features=num_features)
-    layers, nodes = len(gain), np.shape(weights.first)[1]
-    sums = hosted.no_sums((layers, nodes + num_features, num_outputs))
+def ridge_of(setting: Setting, fitted: Fitted) -> Any:
+    """Lambda, a scalar or (L,): of the parameters, or of all rows so far."""
+    return settled(setting, fitted).ridges if setting.chooses else setting.ridge
+
+
+def begun(
+    setting: Setting, seed: Any, num_features: int, num_outputs: int, first: Any = None
+) -> Learned:
+    """What is learned of no rows, where those that come first are `first` (n, s)."""
+    design, numbers = setting.design, setting.numbers
+    if design.feature_map == "fourier":
+        bandwidth = median_distance(() if first is None else first, design.num_inputs)
+        numbers = numbers | {"weight_scale": numbers["weight_scale"] / bandwidth}
+    weights, gain = additive.begin(design, numbers, seed, num_features=num_features)
+    sums = hosted.no_sums((*additive.shape_of(design, weights, num_features), num_outputs))
     standing = None
     if setting.kind is not None:
         standing = additive.no_standing(np.shape(sums.moment))
@@ -188,6 +205,7 @@ def _is_tame(design: Design, learned: Learned, batch: Batch) -> bool:
     """Whether no feature can overflow, which else is found by computing them."""
     name = dict(design.options)["activation"]
     known = isinstance(name, str) and name in ACTIVATIONS
+    known = known and not callable(design.feature_map)
     return known and largest_feature(learned.gain, batch.X) < SAFE
 
 
@@ -272,8 +290,9 @@ def errors_left(setting: Setting, fitted: Fitted, before: Fitted) -> np.ndarray 
     programs = programs_of(learned.sums)
     with precision_scope("double"):
         if learned.shape[1] <= CHECKED_WIDTH:
-            theta, inverse, sound = programs.conclude(learned.sums, setting.ridge)
-            errors, _ = programs.squared_errors(learned.sums, theta, inverse, setting.ridge)
+            ridge = ridge_of(setting, before)
+            theta, inverse, sound = programs.conclude(learned.sums, ridge)
+            errors, _ = programs.squared_errors(learned.sums, theta, inverse, ridge)
             return np.asarray(errors) if bool(sound) else None
         standing = learned_of(before).standing
         theta = np.zeros(learned.shape) if standing is None else standing.theta
@@ -299,6 +318,8 @@ def solved(setting: Setting, fitted: Fitted, kind: str) -> Solved:
     """
     learned = learned_of(fitted)
     assert not learned.waiting
+    # Means need none.
+    ridge = setting.ridge if kind == "nearest_mean" else ridge_of(setting, fitted)
     announced = None
     if learned.announced is not None:
         X = learned.announced
@@ -307,7 +328,7 @@ def solved(setting: Setting, fitted: Fitted, kind: str) -> Solved:
         announced = rows, setting.numbers["k"]
     with precision_scope("double"):
         found, sound = programs_of(learned.sums).solve(
-            *(setting.design, learned.weights, learned.sums, setting.ridge),
+            *(setting.design, learned.weights, learned.sums, ridge),
             *(fitted.counts, setting.shrinkage, announced),
             kind=kind,
         )
@@ -338,6 +359,9 @@ def follows(setting: Setting, fitted: Fitted, asked: Asked) -> Following | None:
     """The ridge readout of now by low rank; None where solving is cheaper or safer."""
     learned = learned_of(fitted)
     if learned.shape[1] < NARROW or setting.forgetting < 1.0 or learned.announced is not None:
+        return None
+    # Another lambda is no change of low rank.
+    if setting.chooses:
         return None
     at = asked.following
     if at is None and learned.rows == learned.num_waiting:
@@ -374,7 +398,8 @@ def follows(setting: Setting, fitted: Fitted, asked: Asked) -> Following | None:
 def is_worth_following(setting: Setting, learned: Learned, asked: Asked) -> bool:
     """Whether readouts were asked for so often that an inverse pays."""
     wide = learned.shape[1] >= NARROW and learned.announced is None
-    return wide and setting.forgetting == 1.0 and asked.times >= VERY_OFTEN
+    steady = setting.forgetting == 1.0 and not setting.chooses
+    return wide and steady and asked.times >= VERY_OFTEN
 
 
 def followed_anew(setting: Setting, fitted: Fitted) -> Following:

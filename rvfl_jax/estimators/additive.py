@@ -21,7 +21,9 @@ from rvfl_jax.estimators.compiled import (
     layers_of,
     targets_of,
 )
+from rvfl_jax.estimators.feature_maps import MapSizes, draw, is_lone, no_weights
 from rvfl_jax.estimators.learned import Standing, Weights, weights_of
+from rvfl_jax.estimators.padding import FEWEST_ROWS
 from rvfl_jax.estimators.readouts import Readout, Solved, balance, solved_from, together
 from rvfl_jax.learners.edrvfl.sums import Sums, weighted_rows
 from rvfl_jax.linalg.products import gram, is_finite, matmul
@@ -32,9 +34,30 @@ from rvfl_jax.linalg.spd import cho_solve, lower_inverse
 def begin(
     design: Design, numbers: dict[str, Any], seed: Any, *, num_features: int
 ) -> tuple[Weights, Array]:
-    """Random weights, and (L,) the largest sum of absolute weights of a node."""
+    """Random weights, and (L,) the largest sum of absolute weights of a node that may grow.
+
+    Of "fourier" `weight_scale` among the numbers is that of frequencies, the bandwidth included.
+    """
+    if is_lone(design.feature_map):
+        return no_weights(num_features)
+    options = dict(design.options)
+    if design.feature_map != "layers":
+        nodes = options["num_layers"], options["num_nodes"]
+        sizes = MapSizes(*nodes, design.num_inputs, num_features)
+        return draw(design.feature_map, seed, numbers["weight_scale"], sizes)
     W = design.learner(numbers).init(jax.random.key(seed), num_features, 1).W
     return weights_of(W), jnp.max(jnp.sum(jnp.abs(W), axis=1), axis=1)
+
+
+def shape_of(design: Design, weights: Any, num_features: int) -> tuple[int, int]:
+    """(L, d) of the features of such inputs, a constant column included; computes nothing.
+
+    Raises:
+        ValueError: if a map of one's own gives no features.
+    """
+    inputs = jax.ShapeDtypeStruct((FEWEST_ROWS, num_features), np.dtype(float))
+    layers, _, width = jax.eval_shape(partial(layers_of, design=design), weights, inputs).shape
+    return layers, width
 
 
 @partial(jax.jit, static_argnames=("design", "kind"))

@@ -19,6 +19,7 @@ from rvfl_jax.estimators import adding, compiled
 from rvfl_jax.estimators.adding import REMEDY, raise_unless
 from rvfl_jax.estimators.calibration import joined_guesses
 from rvfl_jax.estimators.compiled import Design, PaddedRows, fading_of
+from rvfl_jax.estimators.feature_maps import check_feature_map, is_lone
 from rvfl_jax.estimators.fitted import MOST_ROWS, Fitted
 from rvfl_jax.estimators.following import NEVER, Asked, few_rows
 from rvfl_jax.estimators.learned import Batch
@@ -26,12 +27,13 @@ from rvfl_jax.estimators.padding import padded, rows_for
 from rvfl_jax.estimators.readouts import Solved
 from rvfl_jax.estimators.scaling import SCALES, Scaling, scaling_of
 from rvfl_jax.estimators.sparse import check_columns, rows_of
-from rvfl_jax.estimators.whole import TURN, as_it_stands
+from rvfl_jax.estimators.whole import TURN, as_it_stands, of_one_moment
 from rvfl_jax.learners.edrvfl.algebra import check_forgetting
 from rvfl_jax.learners.edrvfl.strength import AdaptiveK, ConstantK, resolve_strength
 from rvfl_jax.linalg.precision import precision_scope
 
 LOOKAHEADS = ("hold", "none")
+RIDGE_NAMES = ("auto",)
 # Batches of a fit whose result depends on batches: this many, of these sizes.
 FIT_BATCHES, FIT_ROWS = 20, (8, 256)
 # Numbers of square matrices that are kept beside the sums until the next row.
@@ -45,6 +47,7 @@ _PROGRAM_OPTIONS = (
     "weight_init",
     "ensemble",
 )
+_KEPT_OPTIONS = ("feature_map", "weight_scale", "ridge", "intercept", "scale", "precision")
 
 
 class Cache:
@@ -112,10 +115,15 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
     def _checked_design(self) -> tuple[Design, dict[str, Any]]:
         one_of("lookahead", self.lookahead, LOOKAHEADS)
         one_of("scale", self.scale, SCALES)
+        check_feature_map(self.feature_map, self.num_nodes)
         forgetting = check_forgetting(self.forgetting)
-        strength = resolve_strength(self.k, self.num_layers)
+        own = {name: getattr(self, name) for name in _PROGRAM_OPTIONS}
+        if is_lone(self.feature_map):
+            own["num_layers"] = 1
+        strength = resolve_strength(self.k, own["num_layers"])
         numbers: dict[str, Any] = {
-            "ridge": real_numbers("ridge", self.ridge),
+            # Where it is chosen no program begins with it.
+            "ridge": np.ones(()) if self._chooses() else real_numbers("ridge", self.ridge),
             "weight_scale": real_numbers("weight_scale", self.weight_scale),
         }
         kind: Any = "none"
@@ -129,12 +137,28 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             assert isinstance(strength, ConstantK)
             kind = "constant"
             numbers |= {"k": np.asarray(strength.k, float)}
-        options = tuple((name, getattr(self, name)) for name in _PROGRAM_OPTIONS)
-        design = Design(options, kind, forgetting < 1.0, getattr(self, "n_features_in_", 0))
+        inputs = getattr(self, "n_features_in_", 0)
+        design = Design(tuple(own.items()), kind, forgetting < 1.0, inputs, self.feature_map)
         self._check_options()
         # Checks every number, too.
         design.learner(numbers)
+        self._check_sums(design)
         return design, numbers
+
+    def _check_sums(self, design: Design) -> None:
+        """Raise ValueError on options that take sums where a state is kept."""
+        if self.precision == "double" and design.adds_up:
+            return
+        if self._chooses() or self.feature_map != "layers":
+            name, usual = ("ridge", "numbers") if self._chooses() else ("feature_map", '"layers"')
+            raise ValueError(
+                f"{name}: expected {usual} for -kF-Bayes, the paper's cold start, the square-root"
+                f" solver or single precision, which keep no sums, got {getattr(self, name)!r}"
+            )
+
+    def _chooses(self) -> bool:
+        """Whether lambda is chosen from what was learned."""
+        return isinstance(self.ridge, str) and bool(one_of("ridge", self.ridge, RIDGE_NAMES))
 
     def _check_options(self) -> None:
         """Raise ValueError on options of the subclass out of range."""
@@ -146,15 +170,18 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         """Of the readout that guesses each batch; None where nothing is guessed."""
         return None
 
-    def _begin(self, num_features: int, num_outputs: int, **rest: Any) -> None:
-        """A fresh state, with the `rest` of `Fitted`; everything learned before is gone."""
+    def _begin(self, num_features: int, num_outputs: int, first: Any = None, **rest: Any) -> None:
+        """A fresh state, with the `rest` of `Fitted`; everything learned before is gone.
+
+        `first` (n, s) are the rows that come first, as the network takes them.
+        """
         design, numbers = self._design()
         seed = np.int32(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         width = num_features + bool(self.intercept)
         with precision_scope(self.precision):
             if self._is_on_sums():
                 setting = self._setting(rest.get("guessed_by"))
-                learned: Any = adding.begun(setting, seed, width, num_outputs)
+                learned: Any = adding.begun(setting, seed, width, num_outputs, first)
             else:
                 learned = compiled.begin(
                     design, numbers, seed, num_features=width, num_outputs=num_outputs
@@ -174,7 +201,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _setting(self, kind: str | None) -> adding.Setting:
         design, numbers = self._design()
-        return adding.Setting(design, numbers, self._options(), kind, float(self.forgetting))
+        forgetting, chooses = float(self.forgetting), self._chooses()
+        return adding.Setting(design, numbers, self._options(), kind, forgetting, chooses)
 
     def _own_setting(self) -> adding.Setting:
         """What the programs of sums have to know; checks that the parameters are those of then."""
@@ -186,6 +214,21 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         settled = self._cache.held("settled")
         if self._fitted.on_sums and settled is not None:
             self._become(settled)
+
+    def _ridge(self) -> Any:
+        """Lambda in force, a scalar or (L,)."""
+        if not self._chooses():
+            return self._same_design()[1]["ridge"]
+        return self._cache.get(
+            "lambda", lambda: adding.ridge_of(self._own_setting(), self._settled())
+        )
+
+    @property
+    @of_one_moment
+    def ridge_(self) -> np.ndarray:
+        """(L,) lambda of the readouts; for `ridge="auto"` that of all rows so far."""
+        check_is_fitted(self)
+        return np.broadcast_to(np.asarray(self._ridge(), float), self._fitted.shape[:1]).copy()
 
     @property
     def num_rows_seen_(self) -> int:
@@ -214,7 +257,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _beginning(self) -> dict[str, Any]:
         """The parameters that must not change while learning goes on."""
-        names = (*_PROGRAM_OPTIONS, "weight_scale", "ridge", "intercept", "scale", "precision")
+        names = (*_PROGRAM_OPTIONS, *_KEPT_OPTIONS)
         described = {name: _comparable(getattr(self, name)) for name in names}
         strength = self._design()[0].strength
         described["kind of k"] = strength if isinstance(strength, str) else ("adaptive", *strength)
@@ -390,7 +433,8 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             return self._solved("ridge")
         with precision_scope(self.precision):
             sums = fitted.learned.sums
-            theta, inverse, sound = adding.programs_of(sums).conclude(sums, setting.ridge)
+            ridge = adding.ridge_of(setting, fitted)
+            theta, inverse, sound = adding.programs_of(sums).conclude(sums, ridge)
         raise_unless(bool(sound), "fit: a factorisation failed or a value overflowed")
         fitted = fitted._replace(counts=counts, guesses=guesses)
         self._become(adding.with_standing(setting, fitted, theta))
@@ -453,6 +497,46 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         elif self._waits():
             self._become(self._settled())
 
+    def _check_unlearns(self) -> None:
+        """ValueError where what is learned is not that of its rows alone."""
+        if not self._same_design()[0].additive:
+            raise ValueError(
+                'unlearn: expected forgetting=1, cold_start="exact" and a constant k or'
+                " adaptive_k(reuse_k=True), for which the state is that of its rows"
+            )
+
+    def _left_without(self, batch: Batch, squares: np.ndarray | None) -> Fitted:
+        """What would be fitted had these rows never been seen; the counts stay.
+
+        Args:
+            batch: the rows.
+            squares: (m,) of their targets; None where those learned before are not known.
+
+        Raises:
+            ValueError: if what would be left are no sums over rows.
+        """
+        self._taken_up()
+        self._take_pending()
+        before = self._fitted
+        if before.on_sums:
+            fitted = adding.without(self._own_setting(), before, batch)
+            errors: Any = adding.errors_left(self._own_setting(), fitted, before)
+            refuse_unless(errors is not None)
+            known = np.asarray(before.learned.sums.counts)
+        else:
+            fitted, known = self._without(batch), before.counts
+            if squares is None:
+                return fitted
+            with precision_scope(self.precision):
+                left = known - squares
+                errors, _ = compiled.squared_errors(fitted.learned, left, self.ridge)
+        if (np.asarray(errors) < -1e-6 * (1.0 + known)).any():
+            raise ValueError(
+                "unlearn: expected rows that were learned, with the labels they had; what would be"
+                " left has negative squared errors"
+            )
+        return fitted
+
     def _without(self, batch: Batch) -> Fitted:
         """What would be fitted had these rows never been seen."""
         design, numbers = self._same_design()
@@ -473,8 +557,10 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
 
     def _solve(self, kind: str) -> Solved:
         setting, learned = self._own_setting(), self._fitted.learned
-        if kind != "ridge":
+        if kind == "nearest_mean":
             return adding.solved(setting, self._settled(), kind)
+        if kind != "ridge":
+            return adding.solved(setting.decided(self._ridge()), self._settled(), kind)
         before, standing = self._cache.asked, learned.standing
         after_few = learned.rows - before.rows <= few_rows(learned.shape[1])
         asked = Asked(learned.rows, before.times + 1 if after_few else 0, before.following)
@@ -486,7 +572,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             at = adding.followed_anew(setting, self._settled())
         self._cache.note(asked._replace(following=at))
         if at is None:
-            return adding.solved(setting, self._settled(), kind)
+            return adding.solved(setting.decided(self._ridge()), self._settled(), kind)
         return adding.unshifted(at.theta)
 
     def _rows(

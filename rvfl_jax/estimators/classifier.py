@@ -24,7 +24,7 @@ from rvfl_jax.core.types import (
 )
 from rvfl_jax.estimators import adding, additive, compiled
 from rvfl_jax.estimators.adding import raise_unless
-from rvfl_jax.estimators.base import MOST_KEPT, EdRVFLBase, in_parts, refuse_unless, row_weights
+from rvfl_jax.estimators.base import MOST_KEPT, EdRVFLBase, in_parts, row_weights
 from rvfl_jax.estimators.calibration import (
     inverse_temperature,
     joined_guesses,
@@ -86,10 +86,24 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     Args:
         num_layers: L, sub-learners.
         num_nodes: N, hidden nodes of each.
-        ridge: lambda > 0, a scalar or (L,).
+        ridge: lambda > 0, a scalar or (L,); or "auto", by generalised cross-validation of the
+            sums of all rows so far, anew for every readout, whatever the batches were. The score
+            is that of squared errors of one-hot targets, in which a class counts by its rows,
+            whatever `class_balance`; see `rvfl_jax.learners.edrvfl.gcv.best_ridges`. "auto" needs
+            sums, as described above. A readout then costs the eigenvectors of D^T D, O(d^3), some
+            six to nine times a solve, and is not updated by low rank: where answers are asked for
+            after every few rows a fixed value is much faster.
         k: forward strength: 0 is -R, 1 is -F, any constant -kF, `adaptive_k(...)` -kF-Bayes. It
             penalises scores on the inputs announced as `X_next`, until those are learned.
-        activation: of the hidden nodes; see `edrvfl`.
+        activation: of the hidden nodes of "layers"; see `edrvfl`.
+        feature_map: what H of the features [H | X] is. "layers" are random layers; "fourier" N / 2
+            cosines and sines of random frequencies, whose bandwidth is the median distance
+            between the first rows, divided by `weight_scale`; "sparse" N sparse projections of
+            which the largest of each row are kept; "none" nothing (N = 0), so that the readouts
+            are ridge regression and discriminant analysis of the inputs; a function of JAX arrays
+            (n, s) to (n, N) is a map of one's own, which can be exported and not saved. Draws are
+            independent for each sub-learner; the last two have one, whatever `num_layers`. All
+            but "layers" need sums. See `rvfl_jax.estimators.feature_maps`.
         intercept: whether inputs get a constant column; the paper's network has none.
         scale: "none" takes features as they are; "first" standardises them with the mean and the
             standard deviation of the first rows, those of `fit` or of the first batch, and keeps
@@ -126,6 +140,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         class_count_: total weight of the rows learned of each class.
         inverse_temperature_: the power that `predict_proba` raises scores to.
         mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
+        ridge_: (L,) lambda of the readouts, that chosen now for `ridge="auto"`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
         num_rows_seen_: number of rows given so far.
 
@@ -140,6 +155,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         k: Any = 0.0,
         *,
         activation: Any = "relu",
+        feature_map: Any = "layers",
         intercept: bool = True,
         scale: Scale = "none",
         readout: ReadoutName = "ridge",
@@ -162,6 +178,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self.ridge = ridge
         self.k = k
         self.activation = activation
+        self.feature_map = feature_map
         self.intercept = intercept
         self.scale = scale
         self.readout = readout
@@ -335,12 +352,13 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _reference(self, kind: str, fitted: Fitted) -> Reference:
         """What rows are measured by now; kept where it is small."""
-        _, numbers = self._same_design()
+        self._same_design()
+        ridge = self._ridge()
 
         def compute() -> Reference:
             with precision_scope(self.precision):
                 if fitted.on_sums:
-                    A, B = programmed(fitted.learned.sums).finish(numbers["ridge"])
+                    A, B = programmed(fitted.learned.sums).finish(ridge)
                 else:
                     A, B = system_of(fitted.learned)
                 made, sound = reference_of(A, B, fitted.counts, float(self.shrinkage), kind)
@@ -445,9 +463,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         design, numbers = self._same_design()
         leverages = partial(compiled.leverages, design, fitted.learned)
         if fitted.on_sums:
-            theta, inverse = self._concluded(fitted, numbers["ridge"])
+            ridge = self._ridge()
+            theta, inverse = self._concluded(fitted, ridge)
             leverages = partial(additive.leverages, design, fitted.weights, inverse)
-            ask = partial(self._variance_of_sums, fitted, (theta, inverse), numbers["ridge"])
+            ask = partial(self._variance_of_sums, fitted, (theta, inverse), ridge)
         else:
             ask = partial(self._variance, fitted, numbers["ridge"])
         parts = self._in_buckets(self._inputs(X), lambda part: leverages(part)[..., None])
@@ -515,12 +534,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 learning the same rows again puts them back.
         """
         check_is_fitted(self)
-        design, _ = self._same_design()
-        if not design.additive:
-            raise ValueError(
-                'unlearn: expected forgetting=1, cold_start="exact" and a constant k or'
-                " adaptive_k(reuse_k=True), for which the state is that of its rows"
-            )
+        self._check_unlearns()
         before = self._fitted
         given = self._checked(X, y, sample_weight, before.labels, reset=False)
         if len(given.labels.labels) > len(before.labels.labels):
@@ -532,25 +546,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 f"unlearn: expected at most {before.rows_of_class[worst]} rows of class"
                 f" {before.labels.labels[worst]!r}, got {given.seen[worst]}"
             )
-        if self._fitted.on_sums:
-            self._taken_up()
-            self._take_pending()
-            fitted = adding.without(self._own_setting(), self._fitted, given.batch)
-            counts = fitted.counts - self._weight_of_class(given.batch)
-            errors = adding.errors_left(self._own_setting(), fitted, self._fitted)
-            refuse_unless(errors is not None)
-        else:
-            self._take_pending()
-            fitted = self._without(given.batch)
-            counts = fitted.counts - self._weight_of_class(given.batch)
-            with precision_scope(self.precision):
-                errors, _ = compiled.squared_errors(fitted.learned, counts, self.ridge)
-        slack = 1e-6 * (1.0 + fitted.counts)
-        if (np.asarray(errors) < -slack).any():
-            raise ValueError(
-                "unlearn: expected rows that were learned, with the labels they had; what would be"
-                " left has negative squared errors"
-            )
+        weight = self._weight_of_class(given.batch)
+        fitted = self._left_without(given.batch, weight)
+        counts = fitted.counts - weight
         gone = np.zeros(len(counts), bool)
         gone[: len(left)] = left == 0
         assert fitted.guesses is not None
@@ -625,6 +623,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self._begin(
             given.batch.X.shape[1] - bool(self.intercept),
             capacity,
+            given.batch.X,
             guesses=no_guesses(capacity, LINKS[kind]),
             guessed_by=kind,
             labels=labels,

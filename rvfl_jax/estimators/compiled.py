@@ -18,6 +18,7 @@ import numpy as np
 
 from rvfl_jax.core.types import Array, Learner
 from rvfl_jax.estimators.calibration import Guesses, no_guesses, probabilities, tally
+from rvfl_jax.estimators.feature_maps import mapped
 from rvfl_jax.estimators.learned import Weights
 from rvfl_jax.estimators.readouts import Readout, balance, readout_of, together
 from rvfl_jax.learners.base import combiner
@@ -40,12 +41,14 @@ class Design:
         strength: "none" (k = 0), "constant", or (estimator, reuse_k) of `adaptive_k`.
         forgets: whether what was learned fades.
         num_inputs: features that count as inputs, without a constant column.
+        feature_map: see `rvfl_jax.estimators.feature_maps`; other than "layers" only on sums.
     """
 
     options: tuple[tuple[str, Any], ...]
     strength: str | tuple[str, bool]
     forgets: bool
     num_inputs: int
+    feature_map: Any = "layers"
 
     @property
     def activation(self) -> Any:
@@ -197,10 +200,13 @@ def guesses_made(
 
 
 def layers_of(weights: Any, X: Any, design: Design) -> Array:
-    """(L, b, d) features through W (L, N + s, N) or `Weights`."""
+    """(L, b, d) features through W (L, N + s, N) or `Weights`: the one way from X to them."""
     if not isinstance(weights, Weights):
         return features(weights, jnp.asarray(X), design.activation)
-    return layer_features(*weights, jnp.asarray(X, weights.first.dtype), design.activation)
+    X = jnp.asarray(X, weights.first.dtype)
+    if design.feature_map == "layers":
+        return layer_features(*weights, X, design.activation)
+    return mapped(design.feature_map, weights, X, design.num_inputs)
 
 
 def targets_of(rows: PaddedRows, like: Array) -> Array:

@@ -16,6 +16,7 @@ from rvfl_jax.estimators.novelty import Tally
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.learners.edrvfl.algebra import grown_state
+from rvfl_jax.learners.edrvfl.gcv import best_ridges
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import LabelMap
 
@@ -53,7 +54,7 @@ class Fitted(NamedTuple):
     learned: Any
     counts: np.ndarray
     guesses: Guesses | None
-    began_with: Mapping[str, Any]
+    began_with: dict[str, Any]
     pending: Batch | None = None
     num_rows: int = 0
     scaling: Scaling | None = None
@@ -76,11 +77,16 @@ class Fitted(NamedTuple):
         """The state of the learner; one on sums is made for whoever asks, at O(d^3)."""
         if not self.on_sums:
             return self.learned
+        if self.began_with["feature_map"] not in ("layers", "none"):
+            raise ValueError(
+                'state: expected feature_map="layers" or "none", which `edrvfl` has, got'
+                f" {self.began_with['feature_map']!r}"
+            )
         sums = programmed(self.learned.sums)
         if self.learned.waiting:
             waiting = joined(self.learned.waiting)
             sums = sums_with(sums, waiting, self.learned, self.began_with)
-        return state_of(self.learned, sums, self.began_with)
+        return state_of(self.learned, sums, self.began_with | {"ridge": self._ridges_of(sums)})
 
     @property
     def weights(self) -> Any:
@@ -106,12 +112,29 @@ class Fitted(NamedTuple):
         """(L,) tr(A), lambda included."""
         if not self.on_sums:
             return np.asarray(self.learned.sketch.trace)
-        layers, width, _ = self.shape
-        ridges = np.broadcast_to(np.asarray(self.began_with["ridge"], float), (layers,))
         with precision_scope("double"):
             squares = np.asarray(self.learned.sums.squares)
-        found: np.ndarray = squares.sum(axis=1) + width * ridges
+        found: np.ndarray = squares.sum(axis=1) + self.shape[1] * self.ridges
         return found
+
+    @property
+    def ridges(self) -> np.ndarray:
+        """(L,) lambda, on sums; for "auto" that of the rows that do not wait, at O(d^3)."""
+        return self._ridges_of(self.learned.sums)
+
+    def _ridges_of(self, sums: Any) -> np.ndarray:
+        given = self.began_with["ridge"]
+        if not isinstance(given, str):
+            return np.broadcast_to(np.asarray(given, float), self.shape[:1])
+        with precision_scope("double"):
+            if self.guesses is not None:
+                rows = np.asarray(sums.counts)[0].sum()
+            elif self.began_with["intercept"]:
+                # The constant column tells their weight.
+                rows = np.asarray(sums.squares)[0, -1]
+            else:
+                rows = self.learned.rows
+            return best_ridges(sums, float(rows))
 
     @property
     def capacity(self) -> int:
@@ -122,9 +145,14 @@ class Fitted(NamedTuple):
     def rows_at_once(self) -> int:
         """Rows of the largest program, so that their features fit into memory."""
         layers = self.shape[0]
-        nodes = np.shape(self.weights.first if self.on_sums else self.weights)[-1]
+        nodes = np.shape(self.weights)[-1] if not self.on_sums else self._num_hidden
         fits = max(1, int(MOST_FEATURES // (layers * (nodes + 1))))
         return max(256, min(MOST_ROWS, 1 << (fits.bit_length() - 1)))
+
+    @property
+    def _num_hidden(self) -> int:
+        """Columns of the features that are not those of the inputs."""
+        return self.shape[1] - len(self.weights.first)
 
     def classes(self) -> tuple[np.ndarray, np.ndarray]:
         """Labels seen or declared, in ascending order where they have one, and their columns."""

@@ -1,6 +1,6 @@
-"""Combine two classifiers that learned apart into the one that would have learned everything."""
+"""Combine estimators that learned apart into the one that would have learned everything."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -9,85 +9,122 @@ from sklearn.utils.validation import check_is_fitted
 from rvfl_jax.core.checks import differences
 from rvfl_jax.estimators import adding, compiled
 from rvfl_jax.estimators.adding import raise_unless
+from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.calibration import merged_guesses
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.fitted import Fitted, fitted_of
 from rvfl_jax.estimators.following import Asked
 from rvfl_jax.estimators.novelty import merged_tally
+from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.whole import TURN, as_it_stands
 from rvfl_jax.linalg.precision import precision_scope
 from rvfl_jax.streams.label_map import as_array
 
+Model = TypeVar("Model", bound=EdRVFLBase)
 
-def merge(a: EdRVFLClassifier, b: EdRVFLClassifier) -> EdRVFLClassifier:
-    """Combine what two classifiers learned apart.
 
-    The readout equals, exactly, that of one classifier that learned all rows of both. Their sums
-    are added, at O(d^2); only models that keep a state in place of sums (see
+def merge(a: Model, b: Model, *others: Model) -> Model:
+    """Combine what two estimators or more learned apart.
+
+    The readout equals, exactly, that of one estimator that learned all rows of all of them. Their
+    sums are added, at O(d^2) each; only models that keep a state in place of sums (see
     `EdRVFLClassifier`) take O(d^3).
 
     Args:
         a: fitted, without forgetting.
         b: fitted, with the parameters, the random weights (give both the same integer
-            `random_state`), the features and, for `scale="first"`, the scaling of `a`. It may
-            have learned other classes.
+            `random_state`), the features and, for `scale="first"`, the scaling of `a`. A
+            classifier may have learned other classes, a regressor has as many outputs.
+        *others: any number more, as `b`.
 
     Returns:
-        A new classifier; `a` and `b` stay as they are.
+        A new estimator; those given stay as they are.
 
     Raises:
-        ValueError: if `a` and `b` do not fit together as above.
+        ValueError: if they do not fit together as above; naming the first as "a", and so on.
         NumericalError: if the sums could not be factorised.
     """
-    for name, model in (("a", a), ("b", b)):
-        if not isinstance(model, EdRVFLClassifier):
-            raise ValueError(f"{name}: expected an EdRVFLClassifier, got {type(model).__name__}")
+    models = [a, b, *others]
+    named = [(_name_of(i), model) for i, model in enumerate(models)]
+    kinds = (EdRVFLClassifier, EdRVFLRegressor)
+    kind = next((kind for kind in kinds if isinstance(a, kind)), EdRVFLClassifier)
+    for name, model in named:
+        if not isinstance(model, kind):
+            raise ValueError(f"{name}: expected an {kind.__name__}, got {type(model).__name__}")
         check_is_fitted(model)
-    a, b = as_it_stands(a), as_it_stands(b)
-    _check_alike(a, b)
+    named = [(name, as_it_stands(model)) for name, model in named]
+    (_, first), *rest = named
+    _check_additive("a", first)
+    for name, model in rest:
+        _check_additive(name, model)
+        _check_alike(first, name, model)
     # Nothing that both refer to is changed in place.
-    merged = as_it_stands(a)
+    merged = as_it_stands(first)
     merged.__dict__.pop(TURN, None)
     merged._memo = {}
     merged._taken_up()
     merged._take_pending()
-    _take_in(merged, b)
+    for _, model in rest:
+        _take_in(merged, model)
     return merged
 
 
-def _check_alike(a: EdRVFLClassifier, b: EdRVFLClassifier) -> None:
-    for name, model in (("a", a), ("b", b)):
-        if not model._same_design()[0].additive:
-            raise ValueError(
-                f'{name}: expected forgetting=1, cold_start="exact" and a constant k or'
-                " adaptive_k(reuse_k=True), for which the state is that of its rows"
-            )
+def _name_of(place: int) -> str:
+    return chr(ord("a") + place) if place < 26 else f"model {place + 1}"
+
+
+def _check_additive(name: str, model: EdRVFLBase) -> None:
+    if not model._same_design()[0].additive:
+        raise ValueError(
+            f'{name}: expected forgetting=1, cold_start="exact" and a constant k or'
+            " adaptive_k(reuse_k=True), for which the state is that of its rows"
+        )
+
+
+def _check_alike(a: EdRVFLBase, name: str, b: EdRVFLBase) -> None:
     begun = (
         dict(fitted.began_with) | {"readout": fitted.guessed_by}
         for fitted in map(fitted_of, (a, b))
     )
     changed = differences(*begun)
     if changed:
-        raise ValueError(f"b: expected the parameters of a; {'; '.join(changed)}")
+        raise ValueError(f"{name}: expected the parameters of a; {'; '.join(changed)}")
     of_a, of_b = (jax.tree.leaves(fitted_of(model).weights) for model in (a, b))
     if not all(np.array_equal(mine, theirs) for mine, theirs in zip(of_a, of_b, strict=True)):
         raise ValueError(
-            "b: expected the random weights of a, got others; give both one integer random_state"
+            f"{name}: expected the random weights of a, got others; give both one integer"
+            ' random_state, and begin both on the same rows for feature_map="fourier"'
         )
-    for name in ("mean_", "scale_") if a.scale == "first" else ():
-        if not np.array_equal(getattr(a, name), getattr(b, name)):
+    for what in ("mean_", "scale_") if a.scale == "first" else ():
+        if not np.array_equal(getattr(a, what), getattr(b, what)):
             raise ValueError(
-                f"b: expected the {name} of a, got another; begin both on the same rows, or scale"
-                " features before them"
+                f"{name}: expected the {what} of a, got another; begin both on the same rows, or"
+                " scale features before them"
             )
     names_a, names_b = (getattr(model, "feature_names_in_", None) for model in (a, b))
     if names_a is not None and names_b is not None and list(names_a) != list(names_b):
-        raise ValueError(f"b: expected the features {list(names_a)}, got {list(names_b)}")
+        raise ValueError(f"{name}: expected the features {list(names_a)}, got {list(names_b)}")
+    outputs = [fitted_of(model).capacity for model in (a, b)]
+    if isinstance(a, EdRVFLRegressor) and outputs[0] != outputs[1]:
+        raise ValueError(f"{name}: expected {outputs[0]} outputs a row, got {outputs[1]}")
 
 
-def _take_in(model: EdRVFLClassifier, other: EdRVFLClassifier) -> None:
+def _take_in(model: EdRVFLBase, other: EdRVFLBase) -> None:
     """Add what `other` knows to `model`, whose columns grow by the labels it lacks."""
-    theirs = other._settled()
+    ours, theirs = model._fitted, other._settled()
+    rows = ours.num_rows + theirs.num_rows
+    if ours.guesses is None:
+        learned = _learned_by_both(model, ours, theirs, np.arange(theirs.capacity, dtype=np.int32))
+        both = ours._replace(
+            learned=learned, num_rows=rows, one_output=ours.one_output and theirs.one_output
+        )
+    else:
+        both = _classes_of_both(model, theirs)._replace(num_rows=rows)
+    model._become(asked=Asked(), fitted=both)
+
+
+def _classes_of_both(model: EdRVFLBase, theirs: Fitted) -> Fitted:
+    """What both classifiers know."""
     names = as_array(list(theirs.labels.labels))
     ours = model._fitted.with_labels(model._fitted.labels.extended(names))
     # Columns beyond the labels hold zeros, and may go anywhere.
@@ -99,17 +136,13 @@ def _take_in(model: EdRVFLClassifier, other: EdRVFLClassifier) -> None:
     counts = ours.counts + np.bincount(places, theirs.counts, ours.capacity)
     rows = ours.rows_of_class.copy()
     rows[places[: len(names)]] += theirs.rows_of_class
-    model._become(
-        asked=Asked(),
-        fitted=ours._replace(
-            learned=learned,
-            counts=counts,
-            guesses=merged_guesses(ours.guesses, theirs.guesses, places, counts),
-            rows_of_class=rows,
-            declared=ours.declared | theirs.declared,
-            num_rows=ours.num_rows + theirs.num_rows,
-            tally=merged_tally(ours.tally, theirs.tally, places, ours.capacity),
-        ),
+    return ours._replace(
+        learned=learned,
+        counts=counts,
+        guesses=merged_guesses(ours.guesses, theirs.guesses, places, counts),
+        rows_of_class=rows,
+        declared=ours.declared | theirs.declared,
+        tally=merged_tally(ours.tally, theirs.tally, places, ours.capacity),
     )
 
 

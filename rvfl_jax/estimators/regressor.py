@@ -13,6 +13,7 @@ from rvfl_jax.core.checks import one_of, plain_array
 from rvfl_jax.core.types import ColdStart, Ensemble, Lookahead, Precision, Scale, Solver
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.base import EdRVFLBase, row_weights
+from rvfl_jax.estimators.following import Asked
 from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
@@ -32,13 +33,15 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
     rescale them or choose `ridge` accordingly.
 
     Args:
-        num_layers, num_nodes, ridge, k, activation, scale, forgetting, lookahead, cold_start,
-            solver, weight_init, weight_scale, precision, random_state: see `EdRVFLClassifier`.
+        num_layers, num_nodes, ridge, k, activation, feature_map, scale, forgetting, lookahead,
+            cold_start, solver, weight_init, weight_scale, precision, random_state: see
+            `EdRVFLClassifier`. With "auto" all outputs together have one lambda a sub-learner.
         intercept: whether inputs get a constant column.
         ensemble: "mean" or "median" of the sub-learners' predictions.
 
     Attributes:
         mean_, scale_: (s,) what features are standardised with, for `scale="first"`.
+        ridge_: (L,) lambda of the readouts, that chosen now for `ridge="auto"`.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
         num_rows_seen_: number of rows given so far.
     """
@@ -51,6 +54,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         k: Any = 0.0,
         *,
         activation: Any = "relu",
+        feature_map: Any = "layers",
         intercept: bool = True,
         scale: Scale = "none",
         forgetting: float = 1.0,
@@ -68,6 +72,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         self.ridge = ridge
         self.k = k
         self.activation = activation
+        self.feature_map = feature_map
         self.intercept = intercept
         self.scale = scale
         self.forgetting = forgetting
@@ -126,18 +131,44 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         fresh = not self.__sklearn_is_fitted__()
         given = self._checked(X, y, sample_weight, reset=fresh)
         announced = self._announced(X_next, given.scaling)
-        outputs = given.batch.target.shape[1]
         if fresh:
             self._start(given)
-        elif outputs != self._fitted.capacity:
-            raise ValueError(
-                f"y: expected {self._fitted.capacity} outputs a row, as before, got {outputs}"
-            )
         else:
+            self._check_outputs(given)
             self._taken_up()
             self._become(self._fitted._replace(scaling=given.scaling))
         if len(given.batch.X):
             self._learn(given.batch, announced)
+
+    @all_or_nothing
+    def unlearn(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+        """Remove rows, exactly: the readout becomes that of a model that never saw them.
+
+        Their sums are subtracted, at half the cost of their Gram matrix.
+
+        Args:
+            X: (n, s) rows that were learned.
+            y: (n,) or (n, outputs) their targets.
+            sample_weight: the weights that they were learned with.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: on more rows than were learned, or if what would remain cannot be sums over
+                rows; see `EdRVFLClassifier.unlearn`, also for what may pass unnoticed.
+        """
+        check_is_fitted(self)
+        self._check_unlearns()
+        given = self._checked(X, y, sample_weight, reset=False)
+        self._check_outputs(given)
+        left = self._fitted.num_rows - len(given.batch.X)
+        if left < 0:
+            raise ValueError(
+                f"unlearn: expected at most {self._fitted.num_rows} rows, got {len(given.batch.X)}"
+            )
+        fitted = self._left_without(given.batch, None)
+        self._become(asked=Asked(), fitted=fitted._replace(num_rows=left))
 
     @of_one_moment
     def predict(self, X: Any) -> np.ndarray:
@@ -162,11 +193,19 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
     def _check_options(self) -> None:
         one_of("ensemble", self.ensemble, ENSEMBLES)
 
+    def _check_outputs(self, given: "_Given") -> None:
+        outputs = given.batch.target.shape[1]
+        if outputs != self._fitted.capacity:
+            raise ValueError(
+                f"y: expected {self._fitted.capacity} outputs a row, as before, got {outputs}"
+            )
+
     def _start(self, given: "_Given") -> None:
         batch = given.batch
         self._begin(
             batch.X.shape[1] - bool(self.intercept),
             batch.target.shape[1],
+            batch.X,
             guesses=None,
             scaling=given.scaling,
             one_output=given.dimensions < 2,

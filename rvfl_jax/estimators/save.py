@@ -306,7 +306,7 @@ def _expected_sums(model: Any, described: dict[str, Any], checkpoint: Checkpoint
         weights, gain = jax.eval_shape(
             lambda: additive.begin(design, numbers, np.int32(0), num_features=width)
         )
-        shape = (len(gain), weights.first.shape[1] + width, capacity)
+        shape = (*additive.shape_of(design, weights, width), capacity)
         sums = jax.eval_shape(lambda: Sums.zero(shape, jnp.float64))
     standing = None if setting.kind is None else additive.no_standing(sums.moment.shape)
     announced = checkpoint.arrays.get("['known'].announced")

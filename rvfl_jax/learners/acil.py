@@ -1,19 +1,22 @@
 """ACIL: ridge regression on a random layer, as a recursion that forgets nothing.
 
-    D = g(X W),
-    eta_t   = eta_{t-1} - eta_{t-1} D_t^T (I + D_t eta_{t-1} D_t^T)^-1 D_t eta_{t-1},
-    theta_t = theta_{t-1} + eta_t D_t^T (Y_t - D_t theta_{t-1}),
+    D = g(X W),                                                                           (1)
+    eta_t   = eta_{t-1} - eta_{t-1} D_t^T (I + D_t eta_{t-1} D_t^T)^-1 D_t eta_{t-1},  (2; their 10)
+    theta_t = theta_{t-1} + eta_t D_t^T (Y_t - D_t theta_{t-1}),                        (3; their 9)
 
-with W (s, N) drawn once, g = ReLU, eta_0 = I / lambda and theta_0 = 0. theta_t is the ridge
-solution of all rows so far, in any batches and order. On the same features it is -R of this
-package, `edrvfl` with k = 0; it differs in these: a single layer, and no inputs beside it.
+with W drawn once, g = ReLU, eta_0 = I / lambda and theta_0 = 0. theta_t is the ridge solution of
+all rows so far, in any batches and order. On the same features it is -R of this package, `edrvfl`
+with k = 0; it differs in these: a single layer, and no inputs beside it.
+
+Shapes: X (b, s), W (s, N), D_t (b, N), Y_t (b, m), eta (N, N), theta (N, m), lambda scalar.
 
 Cost: 4 N^2 b flops a batch (three inversions' worth of N^3 where b is not below N). Scores are a
 product: nothing is solved for them.
 
 Source: H. Zhuang, Z. Weng, H. Wei, R. Xie, K.-A. Toh, Z. Lin, "ACIL: Analytic Class-Incremental
-Learning with Absolute Memorization and Privacy Protection", NeurIPS 2022. Its code has N = 8,192,
-lambda = 0.1 and weights uniform within 1 / sqrt(s).
+Learning with Absolute Memorization and Privacy Protection", NeurIPS 2022. Its code, in the
+repository ZHUANGHP/Analytic-continual-learning, names their eq. 9 and 10 in the form that is here,
+and has N = 8,192, lambda = 0.1 and weights uniform within 1 / sqrt(s).
 """
 
 from typing import Any, NamedTuple

@@ -3,10 +3,13 @@
 With g the gradient of a batch and g_ref that of rows drawn from memory,
 
     g~ = g                                      where g'g_ref >= 0,
-    g~ = g - (g'g_ref / g_ref'g_ref) g_ref      elsewhere,
+    g~ = g - (g'g_ref / g_ref'g_ref) g_ref      elsewhere,                         (1; their eq. 11)
+    theta <- theta - eta g~.                                                              (2)
 
-and theta <- theta - eta g~. The memory is a reservoir over all rows that came before, so that tasks
-need not be known; in the source it is a sample of each task that has ended.
+The memory is a reservoir over all rows that came before, so that tasks need not be known; in the
+source it is a sample of each task that has ended.
+
+Shapes: g, g_ref and g~ are pytrees of the structure of theta, P numbers, here as vectors (P,).
 
 Cost: 6 (b + d) flops a parameter and update, with d rows drawn. Memory: the parameters and r rows.
 
@@ -62,7 +65,7 @@ def agem(
 
 
 def turned(gradient: Any, reference: Any) -> Any:
-    """g~, pytrees of one structure; g itself where it does not go against the reference."""
+    """g~ (1), pytrees of one structure; g itself where it does not go against the reference."""
 
     def product(a: Any, b: Any) -> Array:
         return jnp.asarray(sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b))))

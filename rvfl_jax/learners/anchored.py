@@ -2,10 +2,13 @@
 
 At every batch, as many times as asked, one step of plain gradient descent on
 
-    sum_i w_i CE(f_theta(x_i), y_i) / max(sum_i w_i, 1) + a sum_j Omega_j (theta_j - theta*_j)^2.
+    L(theta) + a sum_j Omega_j (theta_j - theta*_j)^2,                                    (1)
 
-Where a task is known to end, `consolidate` renews the importance Omega and the anchor theta* from
-the last rows of the task. A method says how; without `boundaries="given"` it is fine-tuning.
+L that of `rvfl_jax.learners.mlp_head`, the mean cross-entropy of the batch. Where a task is known
+to end, `consolidate` renews the importance Omega and the anchor theta* from the last rows of the
+task. A method says how; without `boundaries="given"` it is fine-tuning.
+
+Shapes: theta, theta* and Omega are pytrees of one structure, P numbers each; a is a scalar.
 """
 
 from collections.abc import Callable
@@ -35,7 +38,7 @@ class Anchor(NamedTuple):
         return cls(jax.tree.map(jnp.zeros_like, params), params)
 
     def distance(self, params: Any) -> Array:
-        """() sum_j Omega_j (theta_j - theta*_j)^2."""
+        """() sum_j Omega_j (theta_j - theta*_j)^2, of (1) without its factor."""
         each = jax.tree.map(
             lambda omega, here, there: jnp.sum(omega * (here - there) ** 2),
             self.importance,

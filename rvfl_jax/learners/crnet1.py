@@ -2,12 +2,12 @@
 
 With A = ReLU(X W + c) of a batch's rows, W and c drawn once, the column q of the readout becomes
 
-    beta_q = (A' A + S_q)^+ (A' y_q + S_q beta_q),    S_q = sum_t lambda_t diag(F_tq),
+    beta_q = (A' A + S_q)^+ (A' y_q + S_q beta_q),    S_q = sum_t lambda_t diag(F_tq),    (1)
 
 with beta_q on the right as the batches before left it, and sums over those. + is the
 pseudo-inverse; the first batch, with S = 0 and beta = 0, is a least-squares fit. Then
 
-    F_q = n g_q^2,    g = A' (softmax(A beta) - Y) / n,
+    F_q = n g_q^2,    g = A' (softmax(A beta) - Y) / n,                                   (2)
 
 n the rows of the batch, and the square entry by entry: n times the square of the gradient of the
 mean cross-entropy, not a mean of the squares of each row's. Every batch counts as a task; a task
@@ -22,6 +22,9 @@ largest, the root of the 1e-15 of numpy.linalg.pinv, which it asks of a square; 
 first task. So here, but never below what rounding leaves, N times the precision's epsilon.
 
 CRNet-II, of the same paper, is in no public code, and not here.
+
+Shapes: X (n, s), Y (n, m) with columns y_q, W (s, N), c (N,), A (n, N), beta and g (N, m) with
+columns beta_q and g_q, F_q (N,), S_q (N, N) diagonal and kept as a column (N,), lambda_t scalars.
 
 Cost: 10 m N^3 flops a batch, as each of m classes has a matrix of its own. Memory: weights, readout
 and S.
@@ -100,13 +103,13 @@ def _checked_penalty(penalty: Any) -> Any:
 
 
 def consolidated(A: Array, Y: Array, beta: Array, S: Array, cutoff: Any) -> Array:
-    """The readout (N, m) after rows A (b, N) and Y (b, m), from the last and its penalties (N, m).
+    """The readout (1) (N, m) after rows A (b, N) and Y (b, m), from the last and its penalties.
 
     Args:
         A: features, scaled by the root of the rows' weights, as Y is.
         Y: targets.
         beta: before.
-        S: penalties on changes of its entries.
+        S: (N, m) penalties on changes of its entries.
         cutoff: of `pseudo_solve`.
     """
     G, B = gram(A), matmul_tn(A, Y) + S * beta
@@ -119,7 +122,7 @@ def consolidated(A: Array, Y: Array, beta: Array, S: Array, cutoff: Any) -> Arra
 
 
 def fisher(A: Array, Y: Array, weight: Array, beta: Array) -> Array:
-    """(N, m) n times the square of the gradient of the mean cross-entropy of rows A, unscaled."""
+    """F (2) (N, m), n times the square of the gradient of the mean cross-entropy of unscaled A."""
     rows = jnp.sum(weight)
     miss = weight[:, None] * (jax.nn.softmax(matmul(A, beta)) - Y)
     return matmul_tn(A, miss) ** 2 / jnp.where(rows > 0, rows, 1.0)

@@ -2,11 +2,15 @@
 
 The loss of a batch is
 
-    L(theta) + alpha mean ||f_theta(x') - z'||^2 / m + beta mean CE(f_theta(x''), y''),
+    L(theta) + alpha mean ||f_theta(x') - z'||^2 / m + beta mean CE(f_theta(x''), y''),   (1)
 
 with two draws, (x', z') and (x'', y''), from one reservoir that holds rows, labels, and the logits
 z that the network gave when the row came, before it was learned. The squared norm is divided by the
-m classes, as the source's code has it and its figures are made with.
+m classes, as the source's code has it and its figures are made with. Without it, and without the
+last term, (1) is their eq. 5, DER.
+
+Shapes: x' and x'' (s,), z' and f_theta(x) (m,), y'' (m,), alpha and beta scalars; theta is a pytree
+of P numbers.
 
 Cost: 6 (b + 2 d) flops a parameter and update, with d rows in a draw. Memory: the parameters and r
 rows with logits.

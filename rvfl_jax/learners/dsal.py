@@ -1,21 +1,25 @@
 """DS-AL: ACIL, and a second stream that learns what the first leaves over.
 
-    main:          D = relu(X W),  theta_t learns Y_t,
-    compensation:  C = tanh(X W),  theta'_t learns P_t (Y_t - D_t theta_t),
-    scores:        D theta_t + c C theta'_t,
+    main:          D = relu(X W),  theta_t learns Y_t,                         (1; their eq. 11, 12)
+    compensation:  C = tanh(X W),  theta'_t learns P_t (Y_t - D_t theta_t),     (2; their eq. 13-18)
+    scores:        D theta_t + c C theta'_t,                                       (3; their eq. 19)
 
 both by the recursion of `rvfl_jax.learners.recursion`, with lambda and lambda' of their own. c is
-the compensation ratio, and P_t the cleansing of previous labels: columns of classes that are not in
-the batch are set to 0. In the source, where each batch is a phase of new classes, these are the
-columns of all classes before; for batches of any other kind this is the same rule, told nothing of
-tasks. With c = 0 it is ACIL. The residuals are those of the readout of their time, so that, unlike
-ACIL, the end depends on the batches.
+the compensation ratio, and P_t the cleansing of previous labels (their eq. 15): columns of classes
+that are not in the batch are set to 0. In the source, where each batch is a phase of new classes,
+these are the columns of all classes before; for batches of any other kind this is the same rule,
+told nothing of tasks. With c = 0 it is ACIL. The residuals are those of the readout of their time,
+so that, unlike ACIL, the end depends on the batches.
+
+Shapes: X (b, s), W (s, N), D and C (b, N), Y_t (b, m), theta and theta' (N, m), and two inverse
+Gram matrices (N, N); c, lambda and lambda' are scalars.
 
 Cost: 8 N^2 b flops a batch, twice that of ACIL. Scores are products: nothing is solved for them.
 
 Source: H. Zhuang, R. He, K. Tong, Z. Zeng, C. Chen, Z. Lin, "DS-AL: A Dual-Stream Analytic Learning
-for Exemplar-Free Class-Incremental Learning", AAAI 2024. Its code has N = 8,192, lambda = lambda' =
-0.1, c = 1, tanh for the compensation, and weights uniform within 1 / sqrt(s).
+for Exemplar-Free Class-Incremental Learning", AAAI 2024; numbers of its equations are those that
+its supplement names. Its code has N = 8,192, lambda = lambda' = 0.1, c = 1, tanh for the
+compensation, and weights uniform within 1 / sqrt(s).
 """
 
 from typing import Any, NamedTuple

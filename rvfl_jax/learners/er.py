@@ -1,5 +1,13 @@
 """ER, experience replay, by the name that tables have; `rvfl_jax.learners.replay` tells of it.
 
+With rows B of a batch and rows R drawn from a reservoir,
+
+    theta <- theta - eta grad_theta sum_{i in B + R} w_i CE(f_theta(x_i), y_i) / W,       (1)
+    W = max(sum_{i in B + R} w_i, 1).                                                     (2)
+
+Shapes: x_i (s,), y_i (m,), f_theta(x_i) (m,), w_i scalar; B has b rows and R at most d; theta is a
+pytree of P numbers.
+
 Cost: 6 (b + d) flops a parameter and update, with d rows drawn. Memory: the parameters and r rows.
 
 Source: A. Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019, with the rate

@@ -2,12 +2,18 @@
 
 The loss of a batch is, with a penalty for each task k that has ended,
 
-    L(theta) + sum_k lambda / 2 sum_j F_kj (theta_j - theta*_kj)^2,
+    L(theta) + sum_k lambda / 2 sum_j F_kj (theta_j - theta*_kj)^2,    (1; their eq. 3, of one task)
 
 theta*_k the parameters at the end of task k, and F_k the diagonal of the Fisher information there,
-the mean of squared gradients of log p(y | x) of single rows: the last 256 rows of the task, with
-their own labels. Quadratics add up: but for a constant the sum is one with importance sum_k F_k
-about the mean of theta*_k by F_k, so that any number of tasks takes the room of one.
+the mean of squared gradients of log p(y | x) of single rows (`rvfl_jax.learners.fisher`): the last
+256 rows of the task, with their own labels. Quadratics add up: but for a constant the sum is one
+quadratic, of importance F about an anchor theta*, which a task that ends with theta changes by
+
+    F <- F + F_k,      theta*_j <- theta*_j + (F_kj / F_j) (theta_j - theta*_j),          (2)
+
+theta*_j = theta_j where F_j is still 0; so any number of tasks takes the room of one.
+
+Shapes: theta, theta*, F and F_k are pytrees of one structure, P numbers each; lambda is a scalar.
 
 Cost: 6 b flops a parameter and update, and 6 r at the end of a task. Memory: three times the
 parameters, and r rows.
@@ -77,7 +83,7 @@ def _ewc(options: AnchoredOptions, numbers: Numbers) -> Learner:
 
 
 def add_task(head: MLPHead, state: AnchoredState) -> Anchor:
-    """One quadratic for all tasks: importance adds up, the anchor is the mean by importance."""
+    """One quadratic for all tasks (2): importance adds up, the anchor is the mean by importance."""
     fisher = fisher_diagonal(head, state.params, state.window)
     total = jax.tree.map(jnp.add, state.anchor.importance, fisher)
 

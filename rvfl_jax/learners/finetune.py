@@ -3,11 +3,14 @@
 At every batch, as many times as asked, one step of plain gradient descent on the cross-entropy of
 its rows, over all classes there may be:
 
-    theta <- theta - eta grad_theta sum_i w_i CE(f_theta(x_i), y_i) / max(sum_i w_i, 1).
+    theta <- theta - eta grad_theta sum_i w_i CE(f_theta(x_i), y_i) / max(sum_i w_i, 1).  (1)
 
 What earlier batches taught is overwritten; methods that keep it are to be compared with this.
 `rvfl_jax.learners.joint` is the other bound. The layers, 2 x 400 ReLU nodes, and the rate 0.1 are
-those that experience replay has here and in its source.
+those that experience replay has here; its authors' code, repository facebookresearch/agem, has the
+same rate and 2 x 256 nodes.
+
+Shapes: x_i (s,), y_i (m,), f_theta(x_i) (m,), w_i scalar; theta a pytree of P numbers.
 
 Cost: 6 b flops a parameter and update. Memory: the parameters.
 """

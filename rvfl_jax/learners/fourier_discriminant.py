@@ -1,4 +1,12 @@
-"""Gaussian classes in random Fourier features, which kernel discriminants share."""
+"""Gaussian classes in random Fourier features, which kernel discriminants share.
+
+    score_c = phi(x)^T Lambda mu_c - mu_c^T Lambda mu_c / 2,    Lambda = r(Sigma)^-1,     (1)
+
+with phi of `rvfl_jax.learners.random_maps.FourierMap`, mu_c the mean of class c in these features,
+Sigma the covariance about the class means, and r how a method regularises it.
+
+Shapes: x (s,), phi(x) (N,), mu_c a row of (m, N), Sigma, r(Sigma) and Lambda (N, N).
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -4,15 +4,18 @@ GACL splits the targets of a batch into columns of classes met before, Y_e, and 
 has its readout as the sum of what each adds,
 
     theta_t = [theta_{t-1} - eta_t D_t^T D_t theta_{t-1} | 0] + eta_t D_t^T [Y_e | 0]
-              + [0 | eta_t D_t^T Y_u],
+              + [0 | eta_t D_t^T Y_u],                                                    (1)
 
 where ACIL as published lets each batch hold new classes alone, so that Y_e = 0. With room for all
 columns from the start, as every learner here has, both are
 
-    theta_t = theta_{t-1} + eta_t D_t^T (Y_t - D_t theta_{t-1}),
+    theta_t = theta_{t-1} + eta_t D_t^T (Y_t - D_t theta_{t-1}),                          (2)
 
 which is what `rvfl_jax.learners.acil` computes: one method, under the name and the default lambda
 of this paper.
+
+Shapes: D_t (b, N), Y_t = [Y_e | Y_u] (b, m) with as many columns in each as there are such classes,
+eta (N, N), theta (N, m).
 
 Source: H. Zhuang, Y. Chen, D. Fang, R. He, K. Tong, H. Wei, Z. Zeng, C. Chen, "GACL: Exemplar-Free
 Generalized Analytic Continual Learning", NeurIPS 2024.

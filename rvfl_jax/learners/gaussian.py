@@ -3,12 +3,23 @@
 Of each class c the weight n_c of its rows and their mean mu_c, and of all rows the scatter S about
 the means of their classes, Sigma = S / n. The score of a row x is
 
-    x^T Lambda mu_c - mu_c^T Lambda mu_c / 2    (+ ln n_c / n, with the priors of the rows)
+    score_c = x^T Lambda mu_c - mu_c^T Lambda mu_c / 2    (+ ln (n_c / n), with priors)   (1)
 
-with Lambda the inverse of Sigma as a method regularises it. What is kept is exact: where n' rows
-of a class with mean mu' meet n with mean mu, the scatter between the two,
-n n' / (n + n') (mu' - mu)(mu' - mu)^T, is added, so that any batches in any order give what all
-rows at once would give.
+with Lambda the inverse of Sigma as a method regularises it. What is kept is exact: where n' rows of
+a class with mean mu' and scatter S' about it meet n with mean mu,
+
+    mu <- mu + n' / (n + n') (mu' - mu),                                                  (2)
+    S <- S + S' + n n' / (n + n') (mu' - mu)(mu' - mu)^T,                                 (3)
+
+so that any batches in any order give what all rows at once would give. Two ways to regularise:
+
+    shrunk: (1 - a) Sigma + a (tr Sigma / s) I,                                           (4)
+    its share by OAS: a = min(1, (f + v^2) / ((n + 1) (f - v^2 / s))),                    (5)
+
+f = sum_ij Sigma_ij^2 / s^2 and v = tr Sigma / s, with s features.
+
+Shapes: x (s,), n_c and score_c (m,) over classes, mu_c a row of (m, s), S, Sigma and Lambda (s, s),
+a, f and v scalars.
 """
 
 from typing import Any, NamedTuple
@@ -90,7 +101,7 @@ class Gaussians(NamedTuple):
         return Gaussians(*means, self.scatter + scatter)
 
     def scores(self, X: Array, covariance: Array, *, priors: bool = False) -> Array:
-        """(n, m) scores of X (n, s) under a regularised covariance (s, s), at one factorisation.
+        """The scores (1) (n, m) of X (n, s) under a regularised covariance (s, s), by one Cholesky.
 
         Args:
             X: (n, s).
@@ -114,17 +125,13 @@ def mean_variance(covariance: Array) -> Array:
 
 
 def shrunk(covariance: Array, share: Any) -> Array:
-    """(1 - share) Sigma + share (tr Sigma / s) I."""
+    """(1 - share) Sigma + share (tr Sigma / s) I (4)."""
     eye = jnp.eye(len(covariance), dtype=covariance.dtype)
     return (1.0 - share) * covariance + share * mean_variance(covariance) * eye
 
 
 def oas_shrinkage(covariance: Array, rows: Array) -> Array:
-    """The share by which the oracle approximating shrinkage draws Sigma of n rows to a sphere.
-
-    With s features, f = sum_ij Sigma_ij^2 / s^2 and mu = tr Sigma / s it is
-
-        min(1, (f + mu^2) / ((n + 1) (f - mu^2 / s))).
+    """The share (5) by which the oracle approximating shrinkage draws Sigma of n rows to a sphere.
 
     Source: Y. Chen, A. Wiesel, Y. Eldar, A. Hero, "Shrinkage Algorithms for MMSE Covariance
     Estimation", IEEE Transactions on Signal Processing 58 (10), 2010, in the form that

@@ -1,16 +1,20 @@
 """GEM: each update is turned as little as it takes that the loss of no earlier task rises.
 
-With g the gradient of a batch, and G the gradients (K, P) of the rows kept of each task that has
-ended, g is taken where G g >= 0; elsewhere
+With g the gradient of a batch, and G the gradients of the rows kept of each task that has ended, g
+is taken where G g >= 0; elsewhere
 
-    g~ = g + G'v,      v = argmin over v >= gamma of ||g + G'v||^2 / 2,
+    g~ = g + G'v,      v = argmin over v >= gamma of ||g + G'v||^2 / 2,                   (1)
 
 so that G g~ >= 0. gamma is the memory strength: with v >= 0 (gamma = 0) g~ is the nearest there is,
 and more of it favours earlier tasks. Then theta <- theta - eta g~. With u = v - gamma that is least
-squares without negative unknowns, `rvfl_jax.linalg.nonnegative`.
+squares without negative unknowns, `rvfl_jax.linalg.nonnegative`,
+
+    u = argmin over u >= 0 of ||G'u + (g + gamma G'1)||^2.                                (2)
 
 Kept are the last rows of each task, in places of equal size. Of more tasks than there are places,
 the earliest are let go.
+
+Shapes: g and g~ (P,), G (K, P), u and v (K,), 1 the vector (K,) of ones, gamma a scalar.
 
 Cost: 6 (b + K r) flops a parameter and update, with r rows of each of K tasks. Memory: the
 parameters and (K + 1) r rows; a step needs K gradients at once.
@@ -96,8 +100,9 @@ def gem(
 
 
 def projected(g: Array, G: Array, strength: Any) -> Array:
-    """g~ (P,) of g (P,) and G (K, P), of which rows of 0 bind nothing; g where G g >= 0."""
+    """g~ (1) (P,) of g (P,) and G (K, P), of which rows of 0 bind nothing; g where G g >= 0."""
     pushed = g + strength * jnp.sum(G, axis=0)
+    # The unknown is u (2): g~ = g + gamma G'1 + G'u.
     turned = pushed + matmul(nonnegative_least_squares(G.T, -pushed), G)
     return jnp.where(jnp.any(matmul(G, g) < 0), turned, g)
 

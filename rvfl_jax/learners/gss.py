@@ -4,15 +4,21 @@ Each update is a step of plain gradient descent on the batch's rows and on rows 
 each row counting alike, as in `rvfl_jax.learners.replay`. Then each row of the batch, with gradient
 g, is compared with n rows drawn from memory, with gradients G_1 to G_n, Algorithm 2 of the source:
 
-    c = 1 + max_i g'G_i / (||g|| ||G_i||).
+    c = 1 + max_i g'G_i / (||g|| ||G_i||).                                                (1)
 
-While there is room it is kept, with its score c. Later, where c < 1, a place i is drawn with
-probability C_i / sum_j C_j by the scores kept, and the row takes it with probability
-C_i / (C_i + c). A row that there is nothing to compare with has c = 1, as one at right angles.
+While there is room it is kept, with its score c. Later, where c < 1, a place i is drawn by the
+scores C kept, and the row takes it by chance:
 
-A row's gradient for a layer is an outer product, so that g'G_i is a sum over layers of products of
-what comes in, and one for the bias, times products of the gradients of what goes out: no gradient
-is ever formed.
+    P(place i) = C_i / sum_j C_j,      P(the row takes it) = C_i / (C_i + c).             (2)
+
+A row that there is nothing to compare with has c = 1, as one at right angles.
+
+A row's gradient for a layer is an outer product of what comes in, a, and of the gradient of what
+goes out, e, which is that of the bias. So no gradient is ever formed: over layers l
+
+    g'G_i = sum_l (1 + a_l'A_il) (e_l'E_il).                                              (3)
+
+Shapes: g and G_i (P,), c scalar, C (r,); of a layer a_l and A_il (inputs,), e_l and E_il (nodes,).
 
 Cost: 6 (b + d) flops a parameter and update, and 6 (b + r) to choose. Memory: the parameters and r
 rows.
@@ -93,7 +99,7 @@ def gss(
 
 
 def score_of(products: Array, lengths: Array, there: Array) -> Array:
-    """() c by products g'G_i (n,) and ||g|| ||G_i|| of those `there` (n,); 1 if none is."""
+    """() c (1) by products g'G_i (n,) and ||g|| ||G_i|| of those `there` (n,); 1 if none is."""
     cosine = products / jnp.maximum(lengths, jnp.finfo(lengths.dtype).tiny)
     most = jnp.max(jnp.where(there, cosine, -1.0))
     # Rounding may take the least cosine below -1.
@@ -120,7 +126,7 @@ def factors(params: Any, X: Array, Y: Array) -> tuple[list[Array], list[Array]]:
 
 
 def products_of(one: list[Array], others: list[Array]) -> Array:
-    """(n,) products of a row's gradient with others', by inputs and deltas of each layer."""
+    """(n,) products (3) of a row's gradient with others', by inputs and deltas of each layer."""
     layers = len(one) // 2
     along = [matmul(b, a) for a, b in zip(one, others, strict=True)]
     pairs = zip(along[:layers], along[layers:], strict=True)
@@ -128,7 +134,7 @@ def products_of(one: list[Array], others: list[Array]) -> Array:
 
 
 def consider(kept: Chosen, key: Array, x: Array, y: Array, c: Array, is_row: Array) -> Chosen:
-    """The chosen rows after one more (s,), with score c, if it is a row."""
+    """The chosen rows after one more (s,), with score c, if it is a row, by the chances of (2)."""
     rows, size = kept.rows, len(kept.score)
     of_place, of_luck = jax.random.split(key)
     drawn = jax.random.categorical(of_place, jnp.log(kept.score))

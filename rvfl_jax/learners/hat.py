@@ -2,18 +2,22 @@
 
 Every hidden layer has an embedding e of each task, from N(0, 1), and in task t the nodes
 
-    h' = a * h,    a = sigmoid(s e_t),    s = 1 / s_max + (s_max - 1 / s_max) (u - 1) / (U - 1)
+    h' = a * h,    a = sigmoid(s e_t),                                                    (1)
+    s = 1 / s_max + (s_max - 1 / s_max) (u - 1) / (U - 1)                           (2; their eq. 3)
 
 at the u-th of U updates of the task, with s = s_max after them and wherever an answer is asked
 for. At each update weights and embedding descend
 
-    CE + lambda sum a (1 - a_used) / sum (1 - a_used),
+    CE + lambda sum_i a_i (1 - a_used_i) / sum_i (1 - a_used_i),                    (3; their eq. 4)
 
 sums over all hidden nodes, a_used the largest mask that tasks which have ended had on a node. The
-gradient of a weight from node j to i is multiplied by 1 - min(a_used_i, a_used_j), that of a weight
-from an input and of a bias by 1 - a_used_i, and that of the embedding by
+gradient of a weight from node j to i is multiplied by
 
-    s_max (cosh(s e) + 1) / (s (cosh(e) + 1)),    |s e| <= 50 there;
+    1 - min(a_used_i, a_used_j),                                                    (4; their eq. 2)
+
+that of a weight from an input and of a bias by 1 - a_used_i, and that of the embedding by
+
+    s_max (cosh(s e) + 1) / (s (cosh(e) + 1)),    |s e| <= 50 there;                      (5)
 
 after it, |e| <= 6. So where masks are 0 or 1 the answers of an ended task stay as they are.
 
@@ -21,10 +25,17 @@ HAT is task-incremental: it has a readout for each task, and is told which to as
 has all classes, the cross-entropy of a task is over the classes met in it, and columns of classes
 that came in tasks before too are held as hidden layers are. Classes are inferred with their task:
 the score of a class is the largest log-probability that it has under the masks of the tasks it came
-in, among the classes of that task; so the answer is that of the task which is most certain, by its
-largest probability. Where a task has one class this says nothing, and the first such task is
-taken. Among classes of one task that came in no other, the answer is HAT's own: accuracies under
-the protocol `task_aware` are those of the method as published.
+in, among the classes of that task,
+
+    score_c = max over t, of those with rows of c, of log p_t(c | x);                     (6)
+
+so the answer is that of the task which is most certain, by its largest probability. Where a task
+has one class this says nothing, and the first such task is taken. Among classes of one task that
+came in no other, the answer is HAT's own: accuracies under the protocol `task_aware` are those of
+the method as published.
+
+Shapes: of a hidden layer h, h', a, a_used and e_t (nodes,), its embeddings (K, nodes); s, u and
+lambda scalars; p_t (m,), 0 for classes not met in task t.
 
 A further task than there are masks shares the last. Cost: 6 b flops a parameter and update, and
 2 K b for answers, with K masks. Memory: the parameters, K + 1 numbers a hidden node and K m rows of
@@ -135,12 +146,12 @@ def hat(
 
 
 def attention(embeddings: OfLayers, task: Any, scale: Any) -> OfLayers:
-    """The masks (nodes,) of a task."""
+    """The masks (1) (nodes,) of a task."""
     return tuple(jax.nn.sigmoid(scale * e[task]) for e in embeddings)
 
 
 def newly_used(masks: OfLayers, used: OfLayers) -> Array:
-    """() the mean mask on what no ended task uses, 0 where all is used."""
+    """() the second term of (3), without lambda: the mean mask on what no ended task uses, or 0."""
     free = [1.0 - of_layer for of_layer in used]
     room = sum((jnp.sum(of_layer) for of_layer in free), jnp.zeros(()))
     taken = sum((jnp.sum(a * f) for a, f in zip(masks, free, strict=True)), jnp.zeros(()))
@@ -148,7 +159,7 @@ def newly_used(masks: OfLayers, used: OfLayers) -> Array:
 
 
 def protected(gradient: Any, used: OfLayers, met_before: Array) -> Any:
-    """The gradient of the parameters without what ended tasks use.
+    """The gradient of the parameters without what ended tasks use (4).
 
     Args:
         gradient: of the structure of the parameters.
@@ -169,7 +180,7 @@ def protected(gradient: Any, used: OfLayers, met_before: Array) -> Any:
 
 
 def compensated(gradient: Array, e: Array, scale: Any, largest_scale: Any) -> Array:
-    """The gradient of an embedding as if its mask were sigmoid(e), and s_max times that."""
+    """The gradient of an embedding as if its mask were sigmoid(e), and s_max times that (5)."""
     steep = jnp.cosh(jnp.clip(scale * e, -LARGEST_SCALED, LARGEST_SCALED)) + 1.0
     return gradient * (largest_scale / scale) * steep / (jnp.cosh(e) + 1.0)
 
@@ -181,7 +192,7 @@ def log_probabilities(params: Any, X: Any, masks: OfLayers, rows: Array) -> Arra
 
 
 def task_loss(params: Any, masks: OfLayers, rows: Rows, met: Array) -> Array:
-    """The mean cross-entropy of X, Y and weight, among classes with rows (m,) in the task."""
+    """CE of (3): the mean by weight of rows, among classes with rows (m,) in the task."""
     X, Y, weight = rows
     logits = of_met_classes(met, activations(params, X, masks)[-1])
     each = optax.softmax_cross_entropy(logits, Y)
@@ -210,7 +221,7 @@ def begun(options: Options, key: Array, num_features: int, num_classes: int) -> 
 
 
 def scale_at(options: Options, largest_scale: Any, learned: Array, update: int) -> Array:
-    """The s of an update, counted from 0, of a batch after `learned` others of its task."""
+    """The s (2) of an update, counted from 0, of a batch after `learned` others of its task."""
     last = options.task_batches * options.updates - 1
     done = learned.astype(jnp.result_type(float)) * options.updates + update
     progress = jnp.minimum(done / last, 1.0) if last else jnp.ones(())
@@ -255,6 +266,7 @@ def _hat(options: Options, numbers: Numbers) -> Learner:
             masks = attention(embeddings, ..., numbers.largest_scale)
             return log_probabilities(state.params, X, masks, rows)
 
+        # (6).
         return jnp.max(lax.map(under, (state.embeddings, state.rows)), axis=0)
 
     def learn(state: HATState, rows: Rows) -> HATState:

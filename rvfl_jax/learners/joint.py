@@ -3,11 +3,13 @@
 It is an offline expert, `fit_offline`: for so many passes over all rows, shuffled anew in each, a
 step of plain gradient descent for every minibatch,
 
-    theta <- theta - eta grad_theta sum_i w_i CE(f_theta(x_i), y_i) / max(sum_i w_i, 1).
+    theta <- theta - eta grad_theta sum_i w_i CE(f_theta(x_i), y_i) / max(sum_i w_i, 1).  (1)
 
 No stream is learned so: along one, batch after batch, the same network is fine-tuned, with one
 update a batch, so that forgetting shows as the distance between the two. It is therefore no style
 of the command line. For ridge readouts the offline expert of `edrvfl` is the joint bound.
+
+Shapes: x_i (s,), y_i (m,), f_theta(x_i) (m,), w_i scalar; theta a pytree of P numbers.
 
 Cost: 6 flops a parameter, row and pass. Memory: all rows.
 """

@@ -1,7 +1,7 @@
 """Kernel linear discriminant analysis, by random Fourier features.
 
-    score_c = phi(x)^T Lambda mu_c - mu_c^T Lambda mu_c / 2,
-    Lambda = ((1 - e) Sigma + e (tr Sigma / N) I)^-1,
+    score_c = phi(x)^T Lambda mu_c - mu_c^T Lambda mu_c / 2,                              (1)
+    Lambda = ((1 - e) Sigma + e (tr Sigma / N) I)^-1,                                     (2)
 
 with phi of `rvfl_jax.learners.random_maps.FourierMap`, mu_c the mean of class c in these features
 and Sigma the covariance about the class means. Classes count alike. The paper inverts Sigma itself,
@@ -9,6 +9,8 @@ which has no inverse while rows are fewer than N; hence the shrinkage e. Any bat
 give the same.
 
 With the same gamma and as much on the diagonal it is `rvfl_jax.learners.randumb`.
+
+Shapes: x (s,), phi(x) (N,), mu_c a row of (m, N), Sigma and Lambda (N, N), e scalar.
 
 Cost: 2 N^2 b + 2 s N b flops a batch for the sums, and one factorisation, N^3 / 3, wherever scores
 are asked: once a batch for the guess, once more for each look at a test set. Memory: N^2 numbers.

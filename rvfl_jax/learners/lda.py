@@ -1,7 +1,7 @@
 """Linear discriminant analysis with a covariance drawn to a sphere by as much as is best.
 
-    score_c = x^T Lambda mu_c - mu_c^T Lambda mu_c / 2 + ln pi_c,
-    Lambda = ((1 - a) Sigma + a (tr Sigma / s) I)^-1,
+    score_c = x^T Lambda mu_c - mu_c^T Lambda mu_c / 2 + ln pi_c,                         (1)
+    Lambda = ((1 - a) Sigma + a (tr Sigma / s) I)^-1,                                     (2)
 
 with Sigma the scatter of rows about their class means by the number of rows, pi_c the share of
 class c among the rows, or 1 for all, and a a number or that of the oracle approximating shrinkage,
@@ -9,6 +9,8 @@ which follows the rows (`rvfl_jax.learners.gaussian.oas_shrinkage`). With a numb
 scikit-learn's LinearDiscriminantAnalysis(solver="lsqr", shrinkage=a), at every t and in any
 batches. scikit-learn's OAS estimates one a for each class; here it is one of the pooled rows, as
 in streaming LDA's initial fit.
+
+Shapes: x (s,), mu_c a row of (m, s), Sigma and Lambda (s, s), pi (m,), a scalar.
 
 Cost: 2 s^2 b flops a batch for the sums, and one factorisation, s^3 / 3, wherever scores are asked:
 once a batch for the guess, once more for each look at a test set.

@@ -2,17 +2,22 @@
 
 The loss of a batch is, with the network as it was at the end of the last task beside it,
 
-    sum_i w_i (CE(f_theta(x_i), y_i) + alpha L_old(x_i)) / max(sum_i w_i, 1),
-    L_old(x) = - sum_c y'_c log p'_c,     y' = softmax(f_old(x) / T), p' = softmax(f_theta(x) / T),
+    sum_i w_i (CE(f_theta(x_i), y_i) + alpha L_old(x_i)) / max(sum_i w_i, 1),             (1)
+    L_old(x) = - sum_c y'_c log p'_c,                                               (2; their eq. 2)
+    y' = softmax(f_old(x) / T),      p' = softmax(f_theta(x) / T),                  (3; their eq. 3)
 
-sums and softmaxes over the classes met before the end of the last task.
+sums and softmaxes of (2) and (3) over the classes met before the end of the last task. The source
+writes (3) by probabilities to the power 1 / T, made to sum to 1, which is the same.
 One readout serves all tasks, where the source has one for each. Until a first task has ended, and
 without `boundaries="given"`, it is fine-tuning.
 
+Shapes: x_i (s,), y_i, y', p', f_theta(x) and f_old(x) (m,), w_i, alpha and T scalars; theta and the
+parameters of f_old are pytrees of P numbers each.
+
 Cost: 8 b flops a parameter and update. Memory: twice the parameters.
 
-Source: Z. Li, D. Hoiem, "Learning without Forgetting", ECCV 2016, with T = 2 and alpha = 1 (there
-lambda_o). No factor T^2 is there.
+Source: Z. Li, D. Hoiem, "Learning without Forgetting", ECCV 2016, and IEEE TPAMI 40 (12), 2018,
+which the numbers are of, with T = 2 and alpha = 1 (there lambda_o). No factor T^2 is there.
 """
 
 from typing import Any, NamedTuple
@@ -78,7 +83,7 @@ def lwf(
 
 
 def distillation(old_rows: Array, teacher: Array, logits: Array, temperature: Any) -> Array:
-    """(b,) L_old of logits (b, m), over classes with rows; 0 where none has any."""
+    """(b,) L_old (2) of logits (b, m), over classes with rows; 0 where none has any."""
     there, here = (of_met_classes(old_rows, z / temperature) for z in (teacher, logits))
     each = -jnp.sum(jax.nn.softmax(there) * jax.nn.log_softmax(here), axis=-1, where=old_rows > 0)
     return jnp.where(jnp.any(old_rows > 0), each, 0.0)

@@ -2,15 +2,18 @@
 
 The loss of a batch is
 
-    L(theta) + lambda sum_j Omega_j (theta_j - theta*_j)^2,
+    L(theta) + lambda sum_j Omega_j (theta_j - theta*_j)^2,                               (1)
 
 theta* the parameters at the end of the last task. There, over the last 256 rows of the task, with
 no need of labels, by the squared norm of the outputs, which the source takes for many at once,
 
-    Omega'_j = sum_i w_i |d ||f_theta(x_i)||^2 / d theta_j| / sum_i w_i,
-    Omega <- Omega' at the end of the first task, then alpha Omega + (1 - alpha) Omega'.
+    Omega'_j = sum_i w_i |d ||f_theta(x_i)||^2 / d theta_j| / sum_i w_i,                  (2)
+    Omega <- alpha Omega + (1 - alpha) Omega',      at the end of the first task Omega'.  (3)
 
 The outputs are the logits.
+
+Shapes: x_i (s,), f_theta(x_i) (m,), w_i scalar; theta, theta*, Omega and Omega' are pytrees of one
+structure, P numbers each; lambda and alpha are scalars.
 
 Cost: 6 b flops a parameter and update, and 6 r at the end of a task. Memory: three times the
 parameters, and r rows.
@@ -78,7 +81,7 @@ def mas(
 
 
 def sensitivity(head: MLPHead, params: Any, window: Window) -> Any:
-    """Omega', the mean absolute gradient of the squared norm of single rows' logits."""
+    """Omega' (2), the mean absolute gradient of the squared norm of single rows' logits."""
 
     def squared_norm(params: Any, x: Array) -> Array:
         return jnp.sum(head.logits(params, x[None]) ** 2)
@@ -93,6 +96,7 @@ def sensitivity(head: MLPHead, params: Any, window: Window) -> Any:
 @shared_programs
 def _mas(options: AnchoredOptions, numbers: Numbers) -> Learner:
     def renew(head: MLPHead, state: AnchoredState) -> Anchor:
+        # (3).
         kept = jnp.where(state.ended > 0, numbers.kept, 0.0)
         new = sensitivity(head, state.params, state.window)
         importance = jax.tree.map(

@@ -3,12 +3,14 @@
 Where a batch is a whole task, one gradient step a batch is next to none. Cut into p pieces of r
 rows, a batch is learned by the p E steps
 
-    S <- step(S, X_j, Y_j),      j = 1 .. p, as the rows come, and that E times over.
+    S <- step(S, X_j, Y_j),      j = 1 .. p, as the rows come, and that E times over.     (1)
 
 Rows are not shuffled: those of `rvfl_jax.class_incremental_stream` come shuffled within a task.
 What a learner keeps, such as a reservoir, is shown each row once an epoch, so that a row counts E
 times among the rows that passed by. The replay methods of Mammoth (P. Buzzega et al., NeurIPS 2020)
 do the same: their `observe` adds its minibatch to the buffer in every epoch.
+
+Shapes: X_j (r, s), Y_j (r, m); S is any state.
 
 Cost: E passes over the rows of a batch, and the scores of all of them once. Memory: the batch once
 more, cut up, and a second state to go back to.

@@ -1,7 +1,16 @@
 """The network that gradient methods share: a multilayer perceptron, its loss and its updates.
 
+With f_theta the network and CE the cross-entropy of a softmax of its logits, the loss of rows, and
+an update of plain gradient descent on it and on what a method adds, are
+
+    L(theta) = sum_i w_i CE(f_theta(x_i), y_i) / max(sum_i w_i, 1),                       (1)
+    theta <- theta - eta grad_theta (L(theta) + penalty(theta)).                          (2)
+
 A method has a state with `params`, says how it begins and how rows change it, and `mlp_learner`
 makes the learner.
+
+Shapes: x_i (s,), y_i (m,) one-hot, f_theta(x_i) (m,) logits, w_i and eta scalars; theta a pytree,
+of each layer a kernel (inputs, nodes) and a bias (nodes,), P numbers in all.
 """
 
 from collections.abc import Callable
@@ -75,7 +84,7 @@ class MLPHead(NamedTuple):
         return jnp.asarray(MLP(self.hidden, num_classes).apply(params, jnp.asarray(X)))
 
     def loss(self, params: Any, X: Array, Y: Array, weight: Array) -> Array:
-        """The cross-entropy of rows, their mean by weight; of weights below 1 in all, their sum."""
+        """L (1): the mean cross-entropy of rows by weight; of weights below 1 in all, their sum."""
         each = optax.softmax_cross_entropy(self.logits(params, X), Y)
         return jnp.sum(weight * each) / jnp.maximum(jnp.sum(weight), 1.0)
 
@@ -88,7 +97,7 @@ class MLPHead(NamedTuple):
         penalty: Penalty | None = None,
         updates: int = 1,
     ) -> tuple[Any, Any]:
-        """Parameters and the optimiser's state after so many updates on the same rows."""
+        """Parameters and the optimiser's state after so many updates (2) on the same rows."""
 
         def total(params: Any) -> Array:
             loss = self.loss(params, *rows)

@@ -2,10 +2,12 @@
 
 With mu_c the mean of the rows of class c so far, the score is
 
-    -||x - mu_c||^2 / 2 + ||x||^2 / 2 = x^T mu_c - ||mu_c||^2 / 2,
+    -||x - mu_c||^2 / 2 + ||x||^2 / 2 = x^T mu_c - ||mu_c||^2 / 2,                        (1)
 
 which orders classes as the distance does. Class means do not interfere: any batches, in any order,
 give the means of all rows.
+
+Shapes: x (s,), the means (m, s), the scores (m,).
 
 Cost: 2 s m flops a row, for learning and for scores; nothing is solved.
 

@@ -1,11 +1,16 @@
 """Online EWC: elastic weight consolidation about the last task's end, older importance fading.
 
-The loss of a batch is, with a running sum F* of Fisher information,
+The loss of a batch is, with a running sum F* of Fisher information that is renewed where a task
+ends,
 
-    L(theta) + lambda / 2 sum_j F*_j (theta_j - theta*_j)^2,      F* <- gamma F* + F,
+    L(theta) + lambda / 2 sum_j F*_j (theta_j - theta*_j)^2,                              (1)
+    F* <- gamma F* + F,      theta* <- theta,                                             (2)
 
-theta* the parameters at the end of the last task, and F the diagonal of the Fisher information
-there, as `rvfl_jax.learners.ewc` has it: the mean of squared gradients of single rows.
+theta* so the parameters at the end of the last task, and F the diagonal of the Fisher information
+there, as `rvfl_jax.learners.fisher` has it: the mean of squared gradients of single rows.
+
+Shapes: theta, theta*, F* and F are pytrees of one structure, P numbers each; lambda and gamma are
+scalars.
 
 Cost: 6 b flops a parameter and update, and 6 r at the end of a task. Memory: three times the
 parameters, and r rows.
@@ -79,6 +84,7 @@ def _online_ewc(options: AnchoredOptions, numbers: Numbers) -> Learner:
         total = jax.tree.map(
             lambda old, new: numbers.decay * old + new, state.anchor.importance, fisher
         )
+        # (2), theta* included.
         return Anchor(total, state.params)
 
     return anchored_learner("online_ewc", options, numbers, numbers.coefficient / 2, renew)

@@ -2,17 +2,26 @@
 
 Each layer has a projector P, at first I, and learns by
 
-    k = P x / (alpha + x' P x),    P <- P - k x' P,    W <- W - eta P grad_W L,
+    k = P x / (alpha + x' P x),                                                           (1)
+    P <- P - k x' P,                                                                      (2)
+    W <- W - eta P grad_W L,                                                              (3)
 
 x the mean of a batch's inputs of that layer, with the constant 1 appended, so that W has the bias
-as its last row, and L the cross-entropy. So P = (I + sum_i x_i x_i' / alpha_i)^-1: directions of
-x_i are left the less, the smaller alpha_i is. Within a task alpha falls from batch to batch,
+as its last row, and L the cross-entropy. So
 
-    alpha = alpha_0 decay^q,    q = batches of the task so far / batches that it has,
+    P = (I + sum_i x_i x_i' / alpha_i)^-1:                                                (4)
+
+directions of x_i are left the less, the smaller alpha_i is. Within a task alpha falls from batch to
+batch,
+
+    alpha = alpha_0 decay^q,    q = batches of the task so far / batches that it has,     (5)
 
 q at most 1, and begins anew where a task ends, which is told by `boundaries="given"`; without it
 alpha stays at its least. P is renewed at every batch, before the gradient of that batch is
 projected, as in its authors' public code.
+
+Shapes: of a layer of d inputs and h nodes x and k (d + 1,), P (d + 1, d + 1), W (d + 1, h); alpha,
+q and eta are scalars.
 
 Cost: 6 b flops a parameter and update, and 2 d^2 h for each layer of d inputs and h nodes. Memory:
 the parameters and d^2 for each layer.
@@ -104,7 +113,7 @@ def owm(
 
 
 def renewed(P: Array, inputs: Array, weight: Array, alpha: Any) -> Array:
-    """P (d + 1, d + 1) after a layer's inputs (b, d) of rows of these weights (b,)."""
+    """P (2) (d + 1, d + 1) after a layer's inputs (b, d) of rows of these weights (b,)."""
     total = jnp.sum(weight)
     mean = matmul(weight / jnp.where(total > 0, total, 1.0), inputs)
     x = jnp.append(mean, jnp.ones((), mean.dtype))
@@ -114,7 +123,7 @@ def renewed(P: Array, inputs: Array, weight: Array, alpha: Any) -> Array:
 
 
 def projected(projectors: Projectors, gradient: Any) -> Any:
-    """P times the gradient of each layer, a kernel with its bias as the last row."""
+    """P times the gradient of each layer (3), a kernel with its bias as the last row."""
 
     def of_layer(P: Array, layer: dict[str, Array]) -> dict[str, Array]:
         turned = matmul(P, jnp.concatenate([layer["kernel"], layer["bias"][None]]))
@@ -138,6 +147,7 @@ def _owm(options: Options, numbers: Numbers) -> Learner:
         params, moments, projectors, learned = state
         for update in range(options.updates):
             done = learned.astype(X.dtype) * options.updates + update
+            # (5).
             alpha = numbers.alpha * numbers.decay ** jnp.minimum(done / in_task, 1.0)
             inputs = activations(params, X)[:-1]
             projectors = tuple(

@@ -1,4 +1,17 @@
-"""Fixed random features of a single layer, drawn once and never trained."""
+"""Fixed random features of a single layer, drawn once and never trained.
+
+Of a kernel exp(-gamma ||x - x'||^2) random Fourier features are
+
+    phi(x) = sqrt(2 / N) cos(W^T x + b),    phi(x)^T phi(x') ~ exp(-gamma ||x - x'||^2),  (1)
+
+with columns of W from N(0, 2 gamma I) and b uniform in [0, 2 pi); the error of the kernel falls as
+N^-1/2.
+
+Shapes: x (s,), W (s, N), b (N,), phi(x) (N,), gamma scalar.
+
+Source: A. Rahimi, B. Recht, "Random Features for Large-Scale Kernel Machines", NeurIPS 2007,
+algorithm 1.
+"""
 
 from typing import Any, NamedTuple
 
@@ -28,22 +41,13 @@ def uniform_weights(key: Array, num_features: int, num_nodes: int) -> Array:
 
 
 class FourierMap(NamedTuple):
-    """Frequencies W (s, N) and phases b (N,) of random Fourier features.
-
-        phi(x) = sqrt(2 / N) cos(W^T x + b),    phi(x)^T phi(x') ~ exp(-gamma ||x - x'||^2),
-
-    with columns of W from N(0, 2 gamma I) and b uniform in [0, 2 pi); the error of the kernel
-    falls as N^-1/2.
-
-    Source: A. Rahimi, B. Recht, "Random Features for Large-Scale Kernel Machines", NeurIPS 2007,
-    algorithm 1.
-    """
+    """Frequencies W (s, N) and phases b (N,) of random Fourier features (1)."""
 
     W: Array
     b: Array
 
     def __call__(self, X: Array) -> Array:
-        """(n, N) of X (n, s)."""
+        """(n, N) phi of each row of X (n, s)."""
         return jnp.sqrt(2.0 / len(self.b)) * jnp.cos(matmul(X, self.W) + self.b)
 
 

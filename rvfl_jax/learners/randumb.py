@@ -1,6 +1,7 @@
 """RanDumb: random Fourier features, decorrelated, and the nearest class mean.
 
-    score_c = phi(x)^T Lambda mu_c - mu_c^T Lambda mu_c / 2,    Lambda = (Sigma + lambda I)^-1,
+    score_c = phi(x)^T Lambda mu_c - mu_c^T Lambda mu_c / 2,                              (1)
+    Lambda = (Sigma + lambda I)^-1,                                                       (2)
 
 which orders classes as the Mahalanobis distance of phi(x) to their means mu_c does, with phi of
 `rvfl_jax.learners.random_maps.FourierMap` and Sigma the covariance about the class means. Nothing
@@ -8,6 +9,8 @@ is kept of a row but its part in these sums, so that any batches in any order gi
 
 With the same gamma and the same lambda it is `rvfl_jax.learners.klda`; the two differ in what they
 add to Sigma, and in defaults.
+
+Shapes: x (s,), phi(x) (N,), mu_c a row of (m, N), Sigma and Lambda (N, N), lambda scalar.
 
 Cost: 2 N^2 b + 2 s N b flops a batch for the sums, and one factorisation, N^3 / 3, wherever scores
 are asked: once a batch for the guess, once more for each look at a test set. Memory: N^2 numbers.

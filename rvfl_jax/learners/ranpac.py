@@ -1,16 +1,22 @@
 """RanPAC: ridge regression on a wide layer of random ReLU nodes, lambda from rows held out.
 
-    H = relu(X W),  G = sum_t H_t^T H_t,  C = sum_t H_t^T Y_t,
-    scores = H (G + lambda I)^-1 C,
+    H = relu(X W),                                                                        (1)
+    G = sum_t H_t^T H_t,    C = sum_t H_t^T Y_t,                                          (2)
+    scores = H (G + lambda I)^-1 C,                                                       (3)
 
-with W (s, N) of N(0, 1), drawn once. In every batch lambda is chosen anew: of its rows, in their
-order, the first four fifths are fitted with each lambda of 1e-8, 1e-7, ..., 1e8, and that with the
-least squared error on the last fifth is taken, the sums G and C holding all rows. So has the source
-it, where a batch is a task; a small batch chooses by few rows, and a fixed `ridge` may serve
-better. Sums do not depend on the batches, lambda does. The offline expert chooses by as many rows
-of all, drawn at random, as a block has.
+with W of N(0, 1), drawn once. In every batch lambda is chosen anew: of its rows, in their order,
+the first four fifths, H_1 and Y_1, are fitted with each lambda of 1e-8, 1e-7, ..., 1e8, and that
+with the least squared error on the last fifth, H_2 and Y_2, is taken,
+
+    lambda = argmin ||Y_2 - H_2 (H_1^T H_1 + lambda I)^-1 H_1^T Y_1||^2,                  (4)
+
+the sums G and C holding all rows. So has the source it, where a batch is a task; a small batch
+chooses by few rows, and a fixed `ridge` may serve better. Sums do not depend on the batches, lambda
+does. The offline expert chooses by as many rows of all, drawn at random, as a block has.
 
 Where a lambda is below what the precision resolves, eps tr G, this is taken in its place.
+
+Shapes: X (b, s), Y (b, m), W (s, N), H (b, N), G (N, N), C (N, m), lambda scalar.
 
 Cost: 2 N^2 b flops a batch for the sums; min(b, N)^3 of the choice, one factorisation into
 eigenvectors for all lambda; and one factorisation, N^3 / 3, wherever scores are asked: once a batch
@@ -65,7 +71,7 @@ def ranpac(*, num_nodes: int = NUM_NODES, ridge: Any = None) -> Learner:
 
 
 def chosen_ridge(H: Array, Y: Array, weight: Array, before: Array) -> Array:
-    """The lambda of `RIDGES` of least squared error on the last fifth of a batch's rows.
+    """The lambda (4) of `RIDGES` of least squared error on the last fifth of a batch's rows.
 
     Args:
         H: (b, N) features.

@@ -1,9 +1,11 @@
 """Ridge regression as a recursion over batches: the readout and the inverse of its Gram matrix.
 
-    eta_t   = eta_{t-1} - eta_{t-1} D_t^T (I + D_t eta_{t-1} D_t^T)^-1 D_t eta_{t-1},
-    theta_t = theta_{t-1} + eta_t D_t^T (Y_t - D_t theta_{t-1}),
+    eta_t   = eta_{t-1} - eta_{t-1} D_t^T (I + D_t eta_{t-1} D_t^T)^-1 D_t eta_{t-1},     (1)
+    theta_t = theta_{t-1} + eta_t D_t^T (Y_t - D_t theta_{t-1}),                          (2)
 
 from eta_0 = I / lambda and theta_0 = 0. After any batches it is the ridge solution of all rows.
+
+Shapes: D_t (b, N), Y_t (b, m), eta (N, N), theta (N, m), lambda scalar.
 """
 
 from typing import Any, NamedTuple
@@ -54,10 +56,11 @@ class Recursion(NamedTuple):
         rows, nodes = D.shape
         if rows < nodes:
             D_eta = matmul(D, self.eta)
-            # With R R^T = I + D eta D^T and V = R^-1 D eta, eta falls by V^T V.
+            # (1): with R R^T = I + D eta D^T and V = R^-1 D eta, eta falls by V^T V.
             R = cholesky(identity_plus(1.0, matmul_nt(D_eta, D)))
             V = solve_lower(R, D_eta)
             eta = self.eta - outer_square(V.T)
+            # (2), as eta_t D^T = V^T R^-1.
             gain = matmul_tn(V, solve_lower(R, Y - matmul(D, self.theta)))
             return Recursion(self.theta + gain, eta)
         eta = spd_inverse(spd_inverse(self.eta) + gram(D))

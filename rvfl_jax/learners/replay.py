@@ -1,7 +1,15 @@
 """Experience replay: a network trained by gradients on each batch and on rows kept from before.
 
 At every batch, as many times as asked, one step of plain gradient descent on the cross-entropy of
-the batch's rows and of rows drawn from a reservoir, each row counting alike.
+the batch's rows B and of rows R drawn from a reservoir, each row counting alike,
+
+    theta <- theta - eta grad_theta sum_{i in B + R} w_i CE(f_theta(x_i), y_i) / W,       (1)
+    W = max(sum_{i in B + R} w_i, 1),                                                     (2)
+
+rows drawn of weight 1.
+
+Shapes: x_i (s,), y_i (m,), f_theta(x_i) (m,), w_i scalar; B has b rows and R at most d; theta is a
+pytree of P numbers.
 
 Source: A. Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019.
 """

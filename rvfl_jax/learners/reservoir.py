@@ -1,5 +1,13 @@
 """Rows kept from a stream so that each has had the same chance: reservoir sampling.
 
+The first r rows are kept. Of each later one, the n + 1st, that takes a place i of r,
+
+    P(row n + 1 takes place i) = 1 / (n + 1),      i = 1 .. r,                            (1)
+
+so that after n rows each of them is kept with probability r / n.
+
+Shapes: rows x (s,) with targets y (m,); kept ones (r, s) and (r, m).
+
 Source: J. Vitter, "Random Sampling with a Reservoir", ACM TOMS 11 (1), 1985, algorithm R.
 """
 
@@ -36,7 +44,8 @@ def empty_reservoir(size: int, num_features: int, num_classes: int) -> Reservoir
 def pass_by(kept: Reservoir, key: Array, X: Array, Y: Array, valid: Array) -> Reservoir:
     """The reservoir after more rows (b, s), of which those that are not `valid` (b,) do not count.
 
-    Row n + 1 takes the place of a kept one with probability r / (n + 1), each place alike.
+    Once r are kept, row n + 1 takes the place of one with probability r / (n + 1), each place alike
+    (1).
     """
     size = len(kept.X)
 

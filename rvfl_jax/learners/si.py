@@ -2,15 +2,19 @@
 
 The loss of a batch is
 
-    L(theta) + c sum_j Omega_j (theta_j - theta*_j)^2,
+    L(theta) + c sum_j Omega_j (theta_j - theta*_j)^2,                                    (1)
 
-theta* the parameters at the end of the last task. Along the updates each parameter's share of the
-fall of L is summed, and where a task ends it becomes importance:
+theta* the parameters at the end of the last task. Along the updates from theta to theta' each
+parameter's share of the fall of L is summed, and where a task ends it becomes importance:
 
-    omega_j <- omega_j - g_j (theta'_j - theta_j)               g the gradient of L by itself,
-    Omega_j <- Omega_j + omega_j / ((theta_j - theta*_j)^2 + xi),  then omega = 0, theta* = theta.
+    omega_j <- omega_j - g_j (theta'_j - theta_j),                                        (2)
+    Omega_j <- Omega_j + omega_j / ((theta_j - theta*_j)^2 + xi),                         (3)
 
-xi is the damping. No rows are needed: the path is all there is.
+g the gradient at theta of L by itself; then omega = 0 and theta* = theta. xi is the damping. No
+rows are needed: the path is all there is.
+
+Shapes: theta, theta*, g, omega and Omega are pytrees of one structure, P numbers each; c and xi are
+scalars.
 
 Cost: 6 b flops a parameter and update. Memory: four times the parameters.
 
@@ -94,6 +98,7 @@ def _si(options: tuple[tuple[int, ...], int], numbers: Numbers) -> Learner:
         for _update in range(updates):
             gradient = jax.grad(head.loss)(params, *rows)
             moved, moments = head.descend(optimiser, params, moments, rows, penalty)
+            # (2).
             path = jax.tree.map(
                 lambda omega, g, after, before: omega - g * (after - before),
                 path,
@@ -105,6 +110,7 @@ def _si(options: tuple[tuple[int, ...], int], numbers: Numbers) -> Learner:
         return SIState(params, moments, state.anchor, path)
 
     def consolidate(state: SIState) -> SIState:
+        # (3).
         importance = jax.tree.map(
             lambda old, omega, here, there: old + omega / ((here - there) ** 2 + numbers.damping),
             state.anchor.importance,

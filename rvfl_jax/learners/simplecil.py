@@ -2,10 +2,12 @@
 
 With mu_c the mean of the rows of class c so far, the score is
 
-    a x^T mu_c / (||x|| ||mu_c||),
+    a x^T mu_c / (||x|| ||mu_c||),                                                        (1)
 
 with a scale a that orders nothing and sharpens the softmax of the guesses. The vectors are meant to
 come from a frozen, pretrained encoder. Any batches, in any order, give the means of all rows.
+
+Shapes: x (s,), the means (m, s), the scores (m,), a scalar.
 
 Cost: 2 s m flops a row, for learning and for scores; nothing is solved.
 

@@ -2,13 +2,16 @@
 
 Each class c is a Gaussian with a mean of its own and the covariance of all, so that its score is
 
-    x^T Lambda mu_c - mu_c^T Lambda mu_c / 2,    Lambda = ((1 - e) Sigma + e I)^-1,
+    score_c = x^T Lambda mu_c - mu_c^T Lambda mu_c / 2,                                   (1)
+    Lambda = ((1 - e) Sigma + e I)^-1,                                                    (2)
 
 with Sigma the scatter of rows about their class means, by the number of rows, and e the shrinkage.
 Classes count alike, however many rows they have.
 
 The scatter is exact (see `rvfl_jax.learners.gaussian`): any batches give what all rows at once
 would give. The paper's running covariance measures each row from the mean of before.
+
+Shapes: x (s,), mu_c a row of (m, s), Sigma and Lambda (s, s), e scalar.
 
 Cost: 2 s^2 b flops a batch for the sums, and one factorisation, s^3 / 3, wherever scores are asked:
 once a batch for the guess, once more for each look at a test set.

@@ -2,25 +2,32 @@
 
 The loss of a batch is, with a few hard rows kept from before, and h what these count,
 
-    L(theta) + h L_hard(theta) + lambda / 2 sum_j Omega_j (theta_j - theta*_j)^2.
+    L(theta) + h L_hard(theta) + lambda / 2 sum_j Omega_j (theta_j - theta*_j)^2.         (1)
 
-The loss of each batch before it is learned enters a window of the last 5. Where mean and variance
-of the window are below their thresholds, the loss lies on a plateau: the network has learned what
-there is. Then importance is renewed, by the mean over the hard rows as `rvfl_jax.learners.mas` has
-it, and is a running average over the n plateaus so far,
+The loss l of each batch before it is learned enters a window of the last 5. It lies on a plateau,
+where the network has learned what there is, if
 
-    Omega <- Omega' / n + (1 - 1 / n) Omega,        theta* <- theta.
+    mean l < a    and    var l < b    and    a peak was there since the last plateau,     (2)
 
-That is not done again until a peak was there: a mean above that of the last plateau by more than
-its standard deviation. Hard rows are those of most loss among a batch and the hard rows before it,
-after the batch was learned.
+a peak being a mean above H, the mean and one standard deviation of the window of the last plateau.
+At the start a peak counts as seen, but without hard rows there is no plateau. On a plateau
+importance is renewed, by the mean over the hard rows as `rvfl_jax.learners.mas` has it, and is a
+running average over the n plateaus so far,
+
+    Omega <- Omega' / n + (1 - 1 / n) Omega,      theta* <- theta.                        (3)
+
+Hard rows are those of most loss among a batch and the hard rows before it, after the batch was
+learned.
+
+Shapes: l (5,), a, b, h, H and lambda scalars; theta, theta*, Omega and Omega' are pytrees of one
+structure, P numbers each; hard rows (r, s) with targets (r, m).
 
 Cost: 6 (b + r) flops a parameter and update, and 6 r at a plateau. Memory: three times the
 parameters, and r rows.
 
 Source: R. Aljundi, K. Kelchtermans, T. Tuytelaars, "Task-Free Continual Learning", CVPR 2019, and
-its code: lambda = 0.5, a window of 5, thresholds 0.2 and 0.1, 30 hard rows. The code sums the
-gradients of norms, not squared, over the hard rows; means of squared norms are those of MAS.
+its code: lambda = 0.5, a window of 5, thresholds a = 0.2 and b = 0.1, 30 hard rows. The code sums
+the gradients of norms, not squared, over the hard rows; means of squared norms are those of MAS.
 """
 
 from typing import Any, NamedTuple
@@ -46,7 +53,7 @@ class Course(NamedTuple):
         losses: (window,) of the last batches, in a ring.
         batches: how many there were.
         peak: whether one has been since the last plateau.
-        height: () above which a mean is a peak.
+        height: () H, above which a mean is a peak.
         plateaus: n.
     """
 
@@ -142,7 +149,7 @@ def hardest(kept: Window, X: Array, Y: Array, weight: Array, losses: Array) -> W
 
 
 def moved_on(course: Course, loss: Array, numbers: Numbers, known: Array) -> tuple[Course, Array]:
-    """The course after another loss, and whether a plateau begins, which it can if `known`."""
+    """The course after another loss, and whether a plateau (2) begins, which it can if `known`."""
     size = len(course.losses)
     losses = course.losses.at[course.batches % size].set(loss)
     batches = course.batches + 1
@@ -187,6 +194,7 @@ def _task_free_mas(options: Options, numbers: Numbers) -> Learner:
         share = 1.0 / jnp.maximum(course.plateaus, 1).astype(before.dtype)
 
         def renewed() -> Anchor:
+            # (3).
             importance = jax.tree.map(
                 lambda new, old: share * new + (1 - share) * old,
                 sensitivity(head, params, state.hard),

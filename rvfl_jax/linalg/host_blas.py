@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -31,6 +32,8 @@ STRIP_ROWS = 256
 COLUMNS = 24
 # Multiplications from which another thread pays.
 WORTH_A_THREAD = 3 * 10**7
+
+_most: ContextVar[int | None] = ContextVar("most", default=None)
 
 
 def is_host_faster() -> bool:
@@ -56,6 +59,30 @@ def whole(strips: Strips) -> np.ndarray:
         G[:, a:b, :b] = strip
         G[:, :a, a:b] = strip[:, :, :a].swapaxes(1, 2)
     return G
+
+
+def packed(strips: Strips) -> np.ndarray:
+    """(L, d (d + 1) / 2) the lower triangle of G, row after row, as files and networks take it."""
+    layers, _, width = strips[-1].shape
+    triangle = np.empty((layers, width * (width + 1) // 2))
+    for a, b, strip in _places(strips):
+        for row in range(a, b):
+            start = row * (row + 1) // 2
+            triangle[:, start : start + row + 1] = strip[:, row - a, : row + 1]
+    return triangle
+
+
+def strips_of_packed(triangle: np.ndarray, width: int) -> Strips:
+    """The strips of G by the lower triangle of `packed`."""
+    strips = zero_strips(len(triangle), width)
+    for a, b, strip in _places(strips):
+        for row in range(a, b):
+            start = row * (row + 1) // 2
+            strip[:, row - a, : row + 1] = triangle[:, start : start + row + 1]
+        # Blocks on the diagonal are whole.
+        square = strip[:, :, a:]
+        square += np.tril(square, -1).swapaxes(1, 2)
+    return strips
 
 
 def diagonal(strips: Strips) -> np.ndarray:
@@ -209,12 +236,23 @@ def _places(strips: Strips) -> Iterator[tuple[int, int, np.ndarray]]:
 @contextmanager
 def _shared(work: int) -> Iterator[Callable[..., Any]]:
     """A `map` that is shared among threads where there is work for several."""
-    threads = 1 if work < WORTH_A_THREAD else _threads()
+    most = _most.get()
+    threads = 1 if work < WORTH_A_THREAD or most == 1 else min(_threads(), most or _threads())
     if threads == 1:
         yield map
         return
     with ThreadPoolExecutor(threads) as pool:
         yield pool.map
+
+
+@contextmanager
+def threads_at_most(count: int | None) -> Iterator[None]:
+    """Share nothing among more threads than that, as in a process beside others; None for any."""
+    before = _most.set(count)
+    try:
+        yield
+    finally:
+        _most.reset(before)
 
 
 @cache

@@ -33,6 +33,12 @@ rvfl_jax.export_learner(learner, run.state, "predictor.npz")
   the bits of the run without an interruption. Tests end runs by `kill -9` at a random moment
   (`RVFL_JAX_KILLS=50 pytest -m slow tests/cli/test_resume_commands.py -k kill_9` does so fifty
   times). A damaged file is one line, and a file of another run one that lists what differs.
+- **Watching a run.** `progress=True` shows a bar with the accuracy of all guesses so far and the time
+  left. `run_stream(..., on_metrics=log, chunk_size=20)` calls `log(metrics, batches)` after every 20
+  batches with a dict of floats. MLflow's and Weights & Biases' own functions have that signature:
+  `on_metrics=mlflow.log_metrics`, `on_metrics=wandb.log`. For TensorBoard it is a loop over
+  `writer.add_scalar(name, value, batches)`. The run keeps its bits; a chunk costs 1 to 12 ms.
+- **As a table**: `run.to_pandas()` has a row a batch, `sweep(...).to_pandas()` a row a configuration.
 - **Pictures** take a run and return Matplotlib axes: `plots.accuracy_curve`, `transfer_matrix`,
   `strength_paths`, `regret_and_divergence`, and `confusion_over_time` after
   `run_stream(..., confusion=True)`. With `label=` and `axes=` several runs go into one.

@@ -26,6 +26,7 @@ from rvfl_jax.linalg.precision import PRECISIONS, precision_scope
 from rvfl_jax.runs.expert import offline_scores
 from rvfl_jax.runs.history import History
 from rvfl_jax.runs.options import BOUNDARIES
+from rvfl_jax.runs.reporting import OnMetrics
 from rvfl_jax.runs.run_stream import run_stream
 from rvfl_jax.runs.step import consolidates
 from rvfl_jax.streams.class_incremental import by_task
@@ -268,7 +269,7 @@ def compare_cases(
         result.offline.add(numbers)
         for style, learner in learners.items():
             report = partial(_report, progress, f"seed {seed}: {style}", done, total)
-            report(0, case.stream.num_batches)
+            report({}, 0)
             file = None if keeper is None else keeper.checkpoint(seed, style)
             begun = file is not None and file.exists()
             history, seconds = _timed_run(
@@ -285,8 +286,12 @@ def compare_cases(
     return result
 
 
-def _report(progress: Progress, label: str, done: int, total: int, now: int, _: int) -> None:
-    progress(label, done + now, total)
+def _report(
+    progress: Progress, label: str, done: int, total: int, metrics: dict[str, float], now: int
+) -> None:
+    accuracy = metrics.get("prequential_accuracy_so_far")
+    told = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+    progress(f"{label}{told}", done + now, total)
 
 
 def _references(
@@ -373,7 +378,7 @@ def _timed_run(
     scores: np.ndarray | None,
     seed: int,
     setting: RunSetting,
-    progress: Callable[[int, int], None],
+    report: OnMetrics,
     file: Path | None,
 ) -> tuple[History, float]:
     with _clock() as clock:
@@ -387,7 +392,7 @@ def _timed_run(
             precision=setting.precision,
             boundaries=setting.told(style),
             chunk_size=setting.every,
-            progress=progress if setting.in_chunks or file is not None else False,
+            on_metrics=report if setting.in_chunks or file is not None else None,
             checkpoint=file,
             resume=file is not None,
         )

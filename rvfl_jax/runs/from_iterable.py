@@ -23,6 +23,7 @@ from rvfl_jax.runs.inputs import (
     start_state,
 )
 from rvfl_jax.runs.options import RunOptions
+from rvfl_jax.runs.reporting import Reporter
 from rvfl_jax.runs.resumable import Journal, Start, run_chunks
 from rvfl_jax.runs.scan import embed_jit
 from rvfl_jax.streams.label_map import as_array
@@ -134,9 +135,10 @@ def _run(learner: Learner, feed: Feed, reader: Reader, course: Course, options: 
         )
         chunks = reader.ahead(feed.chunks(course.every, course.upcoming))
         stop = options.keeping.stop_on_failure
-        with track(None, options.progress) as advance:
+        with track(None, options.progress) as show:
+            report = Reporter(show, options.on_metrics)
             final, record = run_chunks(
-                learner, start, chunks, journal, stop_on_failure=stop, advance=advance
+                learner, start, chunks, journal, stop_on_failure=stop, report=report
             )
         jax.block_until_ready(final)
     about["data"] = [feed.digest]

@@ -34,6 +34,8 @@ class StepRecord(NamedTuple):
 
 # What a history has an attribute for; all other figures of a method go by name.
 FIGURES = ("k_t", "k_next", "sigma_share", "residual", "condition")
+# Figures of an evaluation, beside accuracies.
+CURVES = ("regret", "kl", "excess_loss", "kl_from_expert")
 
 
 def record_of(learned: Learned, evaluation: Evaluation | None) -> StepRecord:
@@ -178,6 +180,12 @@ class History(NamedTuple):
         return Summary(title, rows)
 
 
+def _figures(history: History) -> dict[str, np.ndarray]:
+    """Name to (T, L), the figures of every batch that the method has."""
+    each = {name: getattr(history, name) for name in FIGURES} | history.extras
+    return {name: values for name, values in each.items() if not np.isnan(values).all()}
+
+
 def _prequential(history: History) -> str:
     guessed = np.isfinite(history.prequential_accuracy) & (history.rows > 0)
     if not guessed.any():
@@ -280,6 +288,34 @@ class Run(NamedTuple):
 
     state: State
     history: History
+
+    def to_pandas(self) -> Any:
+        """The history as a `pandas.DataFrame`, a row a batch; needs the package pandas.
+
+        Columns are named as in `History`: `rows`, `prequential_accuracy`, `prequential_loss`,
+        `healthy` (in all sub-learners); `k_t_0`, `k_t_1`, ... and so on, one a sub-learner; and,
+        NaN at batches after which the test set was not evaluated, `accuracy_PROTOCOL`, `regret`,
+        `cumulative_regret`, `kl`, `excess_loss`, `kl_from_expert` and `learner_accuracy_0`, ...
+        The index `batch` counts from 0, as `evaluated` does. What belongs to tasks is left out:
+        `R` and `task_accuracy` are arrays of their own.
+        """
+        import pandas
+
+        history = self.history
+        names = ("rows", "prequential_accuracy", "prequential_loss")
+        columns = {name: getattr(history, name) for name in names}
+        columns["healthy"] = history.healthy.all(axis=1)
+        for name, values in _figures(history).items():
+            columns |= {f"{name}_{layer}": each for layer, each in enumerate(values.T)}
+        index = pandas.RangeIndex(len(history.rows), name="batch")
+        frame = pandas.DataFrame(columns, index=index)
+        if not len(history.evaluated):
+            return frame
+        curves = {f"accuracy_{name}": curve for name, curve in history.accuracy.items()}
+        curves |= {name: getattr(history, name) for name in (*CURVES, "cumulative_regret")}
+        each = history.learner_accuracy.T
+        curves |= {f"learner_accuracy_{layer}": curve for layer, curve in enumerate(each)}
+        return frame.join(pandas.DataFrame(curves, index=history.evaluated))
 
     def _summary(self) -> Summary:
         summary = self.history._summary()

@@ -26,6 +26,7 @@ from rvfl_jax.runs.inputs import (
     start_state,
 )
 from rvfl_jax.runs.options import RunOptions
+from rvfl_jax.runs.reporting import Reporter
 from rvfl_jax.runs.resumable import Journal, Start, run_chunks, windows
 from rvfl_jax.runs.scan import embed_jit, run_whole, whole_stream
 from rvfl_jax.runs.sharding import on_devices, place_batches
@@ -109,14 +110,16 @@ def _check_one_program(options: RunOptions) -> None:
     """ValueError where a run that has to be one program is to be shown or kept in parts."""
     if options.mesh is not None and options.in_chunks:
         raise ValueError(
-            "mesh: expected no chunk_size, progress and checkpoint, since a run over several"
-            f" devices is one program, got chunk_size={options.chunk_size!r},"
-            f" progress={options.progress!r}, checkpoint={options.checkpoint!r}"
+            "mesh: expected no chunk_size, progress, on_metrics and checkpoint, since a run over"
+            f" several devices is one program, got chunk_size={options.chunk_size!r},"
+            f" progress={options.progress!r}, on_metrics={options.on_metrics!r},"
+            f" checkpoint={options.checkpoint!r}"
         )
-    if options.checkpoint is not None and not options.guesses:
-        raise ValueError(
-            "checkpoint: expected guesses=True, since a run that only adds up is one program"
-        )
+    for name in ("checkpoint", "on_metrics"):
+        if getattr(options, name) is not None and not options.guesses:
+            raise ValueError(
+                f"{name}: expected guesses=True, since a run that only adds up is one program"
+            )
 
 
 def _about(learner: Learner, stream: Stream, m: int, options: RunOptions) -> Provenance:
@@ -218,9 +221,9 @@ def _in_chunks(
     )
     done = 0 if journal is None else journal.done
     chunks = windows(batches, columns, start=done, total=T, size=size)
-    with track(T, options.progress) as advance:
-        stop = options.keeping.stop_on_failure
-        return run_chunks(learner, start, chunks, journal, stop_on_failure=stop, advance=advance)
+    with track(T, options.progress) as show:
+        stop, report = options.keeping.stop_on_failure, Reporter(show, options.on_metrics)
+        return run_chunks(learner, start, chunks, journal, stop_on_failure=stop, report=report)
 
 
 def _deferred(

@@ -13,6 +13,7 @@ from rvfl_jax.core.checks import one_of, positive_int, prng_key
 from rvfl_jax.core.types import Array, Boundaries, Evaluate, Layout, Learner, Precision, State
 from rvfl_jax.files.provenance import Provenance, provenance
 from rvfl_jax.linalg.precision import precision_scope
+from rvfl_jax.runs.reporting import OnMetrics
 from rvfl_jax.runs.resumable import Keeping
 from rvfl_jax.runs.sharding import LAYOUTS, as_auto
 
@@ -38,6 +39,7 @@ class RunOptions:
     boundaries: Boundaries = "none"
     chunk_size: int | None = None
     progress: bool | Callable[[int, int], None] = False
+    on_metrics: OnMetrics | None = None
     checkpoint: str | Path | None = None
     resume: bool = False
     on_failure: Literal["raise", "return"] = "raise"
@@ -53,7 +55,8 @@ class RunOptions:
     @property
     def in_chunks(self) -> bool:
         """Whether the run is more than one program."""
-        return self.chunk_size is not None or self.keeping.in_chunks
+        listens = self.on_metrics is not None
+        return listens or self.chunk_size is not None or self.keeping.in_chunks
 
     def arithmetic(self) -> AbstractContextManager[None]:
         """The precision of the run, as a context that all of it computes in."""
@@ -69,6 +72,10 @@ class RunOptions:
         one_of("on_failure", self.on_failure, ("raise", "return"))
         one_of("layout", self.layout, LAYOUTS)
         one_of("boundaries", self.boundaries, BOUNDARIES)
+        if not (self.on_metrics is None or callable(self.on_metrics)):
+            raise ValueError(
+                f"on_metrics: expected a function of (metrics, batches), got {self.on_metrics!r}"
+            )
         evaluate: Any = self.evaluate
         expert, size = self.expert, self.chunk_size
         if expert is not None and not isinstance(expert, str):

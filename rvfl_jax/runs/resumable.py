@@ -28,6 +28,7 @@ from rvfl_jax.files.provenance import digest_of
 from rvfl_jax.runs.evaluation import Examined
 from rvfl_jax.runs.failure import raise_if_unhealthy
 from rvfl_jax.runs.history import StepRecord
+from rvfl_jax.runs.reporting import Reporter
 from rvfl_jax.runs.scan import begin_jit, begin_to_follow_jit, finish_jit, scan_jit
 from rvfl_jax.streams.batches import Batches, Chunk
 
@@ -198,7 +199,7 @@ def run_chunks(
     journal: Journal | None,
     *,
     stop_on_failure: bool,
-    advance: Callable[[int], None],
+    report: Reporter,
 ) -> tuple[State, StepRecord]:
     """Learn chunks, from where the journal stands if it does.
 
@@ -208,13 +209,13 @@ def run_chunks(
         chunks: those that the journal does not hold yet.
         journal: where to keep what was done, or None.
         stop_on_failure: whether arithmetic that failed ends the run, before it is kept.
-        advance: told the batches done after each chunk.
+        report: told of each chunk once it is kept.
     """
     standing, done = None, 0
     if journal is not None:
         standing = journal.read(_like(learner, start, journal))
         done = journal.done
-        advance(done)
+        report.resumed(done, None if standing is None else standing.record)
     if standing is None:
         standing = _begin(learner, start)
     # The carry is donated, and its weights may share memory with the caller's state.
@@ -231,14 +232,15 @@ def run_chunks(
             test=start.test,
             followed=followed,
         )
-        records.append(_kept(record, chunk))
-        if stop_on_failure and not records[-1].healthy.all():
+        learned = _kept(record, chunk)
+        records.append(learned)
+        if stop_on_failure and not learned.healthy.all():
             raise_if_unhealthy(_joined(records))
         done += chunk.length
         if journal is not None:
             records = [_joined(records)]
             journal.write(Standing(carry, seen, followed, records[0]), done, chunk.digest)
-        advance(done)
+        report.learned(done, learned)
     return finish_jit(learner, carry), _joined(records)
 
 

@@ -85,9 +85,19 @@ def run_stream(  # noqa: D417
             `stream.task_ends` has them, before the test set is evaluated; "none", the paper's
             setting, keeps task ends from it.
         chunk_size: batches per compiled call. None runs the stream as one program, or in
-            about 20 chunks when progress is shown or kept; chunks of an iterable take 32 MB.
-        progress: True for a progress bar, or a function of (batches done, batches; 0 where
-            their number is not known).
+            about 20 chunks when progress is shown, told or kept; chunks of an iterable take 32 MB.
+        progress: True for a progress bar with the accuracy of all guesses so far and the time
+            left, or a function of (batches done, batches; 0 where their number is not known).
+        on_metrics: function of (metrics, batches done), called after each chunk, between compiled
+            calls; `mlflow.log_metrics` and `wandb.log` are such functions. The metrics are a
+            dict of plain floats by the names of `History`: `prequential_accuracy` and
+            `prequential_loss` of the chunk's rows, `prequential_accuracy_so_far`, `rows` so far,
+            `healthy`; of the last evaluation in the chunk `accuracy_PROTOCOL`, `regret`, `kl`,
+            `excess_loss` and `kl_from_expert`; and of the last batch, means over sub-learners,
+            `k_t`, `k_next`, `residual`, `condition` and what else the method has. What is not
+            known is left out. Telling takes no time beside that of the chunks, 1 to 12 ms each. A
+            resumed run tells of the chunks that it learns itself. An exception ends the run, whose
+            checkpoint has the chunk already.
         checkpoint: file that holds, after every chunk, all that the rest of the run depends on.
             It is replaced atomically, so that a kill at any moment leaves a whole one.
         resume: whether to continue from that file if it exists. The arguments must be those of

@@ -1,4 +1,4 @@
-"""Trained predictors as files that JAX and NumPy read alone: `export_model`, `export_learner`.
+"""Trained predictors as files for JAX and NumPy, or for ONNX: `export_model`, `export_learner`.
 
 `export_learner`, and `export_model` for the estimators, write a program of `jax.export`, for any number
 of rows or a fixed `batch_size`, with all weights and labels. `Predictor` reads it: a NaN, another number
@@ -42,4 +42,26 @@ fixed `batch_size` one in all. The members of the file:
 
 Answers have the bits of the model's own, on the same machine with the same versions. Inputs are not
 checked: a row with NaN gets NaN. JAX promises to read a file for six months of later releases.
+
+A path that ends in `.onnx` (or `format="onnx"`) gets an ONNX graph of operator set 17, for any
+number of rows or `batch_size` of them; `pip install "rvfl-jax[onnx]"` has what writes and runs it:
+
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession("digits.onnx")
+    labels, probabilities = session.run(None, {"X": X})  # of a regressor: [prediction]
+
+Its input is `X` (n, s) in the dtype of the model, not yet scaled; its outputs are `label` (n,) and
+`probabilities` (n, classes), or `prediction`. `session.get_modelmeta().custom_metadata_map` has
+`metadata`, as above but for `platforms`, and `classes` as a JSON list. Answers are those of the
+model to rounding, some 1e-14 in double precision and 1e-6 in single. A row with NaN has
+probabilities NaN and a label all the same: check for it. The graph is for networks of `edrvfl` with
+an activation that has a name; another one is refused when it is written.
+
+Python looks for garbage among all that was imported now and then, which takes 15 ms: a server calls
+`gc.freeze()` when it has warmed up.
+
+A server that learns and predicts in one process needs no export: `experiments/serve_and_learn.py` is
+one for FastAPI, on some twenty lines. It asks a model that nobody changes, and puts the next one in its
+place once that has learned, is warm and is on disk.
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
 from typing import Protocol as Interface
@@ -14,7 +15,7 @@ from jax import export
 from rvfl_jax.core.checks import finite, one_of, positive_int, shape
 from rvfl_jax.core.keywords import options_from_keywords
 from rvfl_jax.core.portable import is_key
-from rvfl_jax.core.types import Array, Learner, State
+from rvfl_jax.core.types import Array, ExportFormat, Learner, State
 from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.fitted import fitted_of
@@ -24,12 +25,15 @@ from rvfl_jax.estimators.whole import as_it_stands
 from rvfl_jax.files.checkpoint import json_bytes, write_npz
 from rvfl_jax.files.provenance import versions
 from rvfl_jax.linalg.precision import precision_scope
+from rvfl_jax.serving.network import Network, network_of_model, network_of_state
+from rvfl_jax.serving.onnx_graph import Standardisation, write_onnx
 
 P = ParamSpec("P")
 
 FORMAT = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
 _KNOWN_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+FORMATS: tuple[ExportFormat, ...] = ("jax", "onnx")
 
 
 class _Predictor(NamedTuple):
@@ -42,6 +46,7 @@ class _Predictor(NamedTuple):
         num_features: s.
         dtype: of inputs and answers.
         classes: (m,) labels; None for a regressor.
+        network: gives the numbers of the network, for a graph.
         rows_at_once: of the largest program of a model that pads its rows; None for a learner.
     """
 
@@ -51,6 +56,7 @@ class _Predictor(NamedTuple):
     num_features: int
     dtype: np.dtype[Any]
     classes: Any
+    network: Callable[[], Network]
     rows_at_once: int | None = None
 
 
@@ -63,6 +69,7 @@ class ExportOptions:
     scale: Any = None
     columns: Sequence[str] | None = None
     platforms: Sequence[str] = PLATFORMS
+    format: ExportFormat | None = None
     notes: Mapping[str, Any] | None = None
 
 
@@ -125,13 +132,17 @@ def export_model(model: EdRVFLBase, path: str | Path, options: ExportOptions) ->
             of the model; None for 0, or for those that a model with `scale="first"` keeps.
         scale: (s,) standard deviations, above 0; None for 1, or as for `mean`.
         columns: s names of the features; None for those that the model was fitted with.
-        platforms: where the file is to run, some of "cpu", "cuda", "rocm" and "tpu".
+        platforms: where the file is to run, some of "cpu", "cuda", "rocm" and "tpu"; an ONNX
+            graph runs wherever there is a runtime.
+        format: "jax", a program of `jax.export`, or "onnx"; None for that of the path's ending,
+            which is "onnx" for `.onnx`.
         notes: anything else to keep in the file's metadata, as JSON, such as how a table becomes
             features; None for nothing.
 
     Raises:
         ValueError: on a model that is not fitted, or any argument out of range; nothing is
             written.
+        ImportError: for "onnx" without the package onnx.
         OSError: if the file cannot be written; what was there is untouched.
     """
     if not isinstance(model, EdRVFLClassifier | EdRVFLRegressor):
@@ -173,10 +184,11 @@ def export_learner(  # noqa: D417
         scale: see `export_model`; None for 1.
         columns: see `export_model`; None for no names.
         platforms: see `export_model`.
+        format: see `export_model`; "onnx" takes states of `edrvfl` alone.
         notes: see `export_model`.
 
     Raises:
-        ValueError, OSError: see `export_model`.
+        ValueError, ImportError, OSError: see `export_model`.
     """
     num_features = options.num_features
     if num_features is None:
@@ -200,7 +212,8 @@ def export_learner(  # noqa: D417
         # Columns that no class has claimed have a share of the probability all the same.
         return learner.predict(state, X)[:, :count]
 
-    predictor = _Predictor("learner", state, answer, width, dtype, labels)
+    network = partial(network_of_state, learner, state, count)
+    predictor = _Predictor("learner", state, answer, width, dtype, labels, network)
     _write(Path(path), predictor, options)
 
 
@@ -235,7 +248,16 @@ def _of_model(model: EdRVFLClassifier | EdRVFLRegressor) -> _Predictor:
         return answers[:, 0] if fitted.one_output else answers
 
     dtype = np.dtype(model._dtype)
-    return _Predictor(kind, model._program(), answer, model.n_features_in_, dtype, classes, most)
+    return _Predictor(
+        kind=kind,
+        learned=model._program(),
+        answer=answer,
+        num_features=model.n_features_in_,
+        dtype=dtype,
+        classes=classes,
+        network=partial(network_of_model, model, chosen),
+        rows_at_once=most,
+    )
 
 
 def _in_buckets(program: Callable[[Array], Array], X: Array, most: int) -> Array:
@@ -274,26 +296,73 @@ def _resized(array: Array, rows: Any) -> Array:
 
 def _write(path: Path, predictor: _Predictor, options: ExportOptions) -> None:
     """Check everything, trace, and write."""
+    kind = _format_of(path, options)
     described = _described(predictor, options)
-    members = {"metadata": json_bytes(described)}
-    if predictor.classes is not None:
-        members["classes"] = _plain_labels(predictor.classes)
-    standardise = _standardisation(predictor, options)
+    labels = None if predictor.classes is None else _plain_labels(predictor.classes)
+    scaling = _standardisation_of(predictor, options)
 
     def predict(X: Array) -> Array:
         # Else XLA copies and transposes weights while it compiles, at four times the time.
         learned = jax.tree.map(_opaque, predictor.learned)
-        return predictor.answer(learned, standardise(X))
+        return predictor.answer(learned, _standardised(X, scaling))
 
+    if kind == "onnx":
+        _write_graph(path, predictor, scaling, described, labels, predict)
+        return
+    members = {"metadata": json_bytes(described)}
+    if labels is not None:
+        members["classes"] = labels
     with precision_scope(described["precision"]):
         rows = described["batch_size"] or export.symbolic_shape("rows")[0]
         inputs = jax.ShapeDtypeStruct((rows, predictor.num_features), predictor.dtype)
         exported = export.export(jax.jit(predict), platforms=described["platforms"])(inputs)
-    if predictor.classes is not None:
-        count = exported.out_avals[0].shape[-1]
-        shape("classes", members["classes"], (count,), "(m,), one label a column")
+    if labels is not None:
+        _check_count(labels, exported.out_avals[0].shape[-1])
     members["predict"] = np.frombuffer(exported.serialize(), np.uint8)
     write_npz(path, members)
+
+
+def _write_graph(
+    path: Path,
+    predictor: _Predictor,
+    scaling: Standardisation,
+    described: dict[str, Any],
+    labels: np.ndarray | None,
+    predict: Callable[[Array], Array],
+) -> None:
+    """The same as an ONNX graph."""
+
+    def answer(X: np.ndarray) -> np.ndarray:
+        with precision_scope(described["precision"]):
+            return np.asarray(jax.jit(predict)(X))
+
+    with precision_scope(described["precision"]):
+        inputs = jax.ShapeDtypeStruct((1, predictor.num_features), predictor.dtype)
+        count = jax.eval_shape(predict, inputs).shape[-1]
+        network = predictor.network()
+    if labels is not None:
+        _check_count(labels, count)
+    described = {name: about for name, about in described.items() if name != "platforms"}
+    write_onnx(path, network, scaling, described, labels, answer)
+
+
+def _check_count(labels: np.ndarray, count: int) -> None:
+    shape("classes", labels, (count,), "(m,), one label a column")
+
+
+def _format_of(path: Path, options: ExportOptions) -> ExportFormat:
+    """The format asked for, or that of the ending; ValueError on what does not go with it."""
+    if options.format is None:
+        kind: ExportFormat = "onnx" if path.suffix.lower() == ".onnx" else "jax"
+    else:
+        one_of("format", options.format, FORMATS)
+        kind = options.format
+    if kind == "onnx" and tuple(options.platforms) != PLATFORMS:
+        raise ValueError(
+            "platforms: expected none to be chosen for an ONNX graph, which runs wherever there is"
+            f" a runtime, got {tuple(options.platforms)}"
+        )
+    return kind
 
 
 def _described(predictor: _Predictor, options: ExportOptions) -> dict[str, Any]:
@@ -319,8 +388,8 @@ def _described(predictor: _Predictor, options: ExportOptions) -> dict[str, Any]:
     }
 
 
-def _standardisation(predictor: _Predictor, options: ExportOptions) -> Callable[[Array], Array]:
-    """(X - mean) / scale; ValueError on numbers that do not fit."""
+def _standardisation_of(predictor: _Predictor, options: ExportOptions) -> Standardisation:
+    """Mean and scale in the precision of the model; ValueError on numbers that do not fit."""
     given = {"mean": options.mean, "scale": options.scale}
     numbers = {name: np.asarray(v, float) for name, v in given.items() if v is not None}
     for name, values in numbers.items():
@@ -328,16 +397,16 @@ def _standardisation(predictor: _Predictor, options: ExportOptions) -> Callable[
         finite(name, values)
     if (numbers.get("scale", np.ones(1)) <= 0).any():
         raise ValueError(f"scale: expected above 0, got {numbers['scale'].min()}")
-    mean, scale = (
-        numbers[name].astype(predictor.dtype) if name in numbers else None for name in given
+    return Standardisation(
+        *(numbers[name].astype(predictor.dtype) if name in numbers else None for name in given)
     )
 
-    def standardise(X: Array) -> Array:
-        X = X if mean is None else X - mean
-        # XLA would make a division by constants a product with their rounded reciprocals.
-        return X if scale is None else X / jnp.where(X == X, scale, jnp.nan)
 
-    return standardise
+def _standardised(X: Array, scaling: Standardisation) -> Array:
+    """(X - mean) / scale."""
+    X = X if scaling.mean is None else X - scaling.mean
+    # XLA would make a division by constants a product with their rounded reciprocals.
+    return X if scaling.scale is None else X / jnp.where(X == X, scaling.scale, jnp.nan)
 
 
 def _plain_labels(classes: Any) -> np.ndarray:

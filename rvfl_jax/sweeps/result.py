@@ -128,6 +128,28 @@ class Sweep:
         title = f"Sweep of {size} configurations ({', '.join(self.axes)}), the first of them of"
         return Summary(f"{title} {cut(learner, 200)}", [(cut(n, 30), cut(t, 100)) for n, t in rows])
 
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with a row a configuration; needs the package pandas.
+
+        A column for each axis, and for each argument of `points`; then `healthy`,
+        `prequential_loss`, `prequential_accuracy` and, of the last evaluation,
+        `accuracy_PROTOCOL`. Values of an axis that are arrays, one number a sub-learner, are
+        tuples. Curves over batches are in the arrays and in `to_xarray`.
+        """
+        import pandas
+
+        places = np.indices(self.shape).reshape(len(self.shape), -1)
+        columns: dict[str, Any] = {}
+        for axis, at in zip(self.axes, places, strict=True):
+            columns[axis] = [_plain(self.coords[axis][i]) for i in at]
+            if axis == POINT:
+                for name in self.points[0] if self.points else ():
+                    columns[name] = [_plain(self.points[i][name]) for i in at]
+        columns |= {name: getattr(self, name).ravel() for name in ("healthy", *CRITERIA)}
+        for protocol, curves in self.accuracy.items():
+            columns[f"accuracy_{protocol}"] = curves[..., -1].ravel()
+        return pandas.DataFrame(columns)
+
     def to_xarray(self) -> Any:
         """The same as an `xarray.Dataset`; needs the package xarray.
 
@@ -225,6 +247,14 @@ def _joined(
             # Not a view, which would keep all of its chunk.
             whole[tuple(w[i] for w, i in zip(where, at, strict=True))] = leaf[at].copy()
     return whole
+
+
+def _plain(value: Any) -> Any:
+    """One cell of a table: arrays of numbers as tuples."""
+    if isinstance(value, np.ndarray | list | tuple):
+        array = np.asarray(value)
+        return tuple(array.tolist()) if array.ndim else array.item()
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _filled(values: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from jax import export
 
+from rvfl_jax import load_model
 from rvfl_jax.cli.main import main
 from rvfl_jax.data.tables import read_parts
 from rvfl_jax.files.checkpoint import load_checkpoint_file
@@ -65,6 +66,24 @@ def test_a_model_learns_more_and_answers(model, tmp_path, capsys):
     assert found["columns"] == ["a", "b", "c", "d", "e"]
     assert found["rows_of_class"].keys() == set(NAMES)
     assert found["rows"] == len(whole) + len(table(classes=3))
+
+
+def test_a_model_of_another_map_and_chosen_lambda(tmp_path, capsys):
+    table().to_csv(tmp_path / "t.csv", index=False)
+    arguments = ["fit", tmp_path / "t.csv", *FIT, "--out", tmp_path / "m"]
+    arguments += ["--ridge", "auto", "--feature-map", "fourier"]
+    assert called(capsys, *arguments)[0] == 0
+    kept = load_model(tmp_path / "m")
+    assert (kept.ridge, kept.feature_map) == ("auto", "fourier")
+    found = json.loads(called(capsys, "inspect", tmp_path / "m")[1])
+    assert found["lambda"] == kept.ridge_.tolist()
+    assert found["condition_at_most"][0] > 1
+    status, out, _ = called(capsys, "evaluate", tmp_path / "m", tmp_path / "t.csv")
+    assert status == 0
+    assert json.loads(out)["accuracy"] > 0.9
+    with pytest.raises(SystemExit):
+        main([*map(str, arguments[:-4]), "--ridge", "best"])
+    assert "--ridge: expected a number or auto, got 'best'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 import rvfl_jax
-from experiments.compared import records, settings, spaces, tables, tuning
+from experiments.compared import labels, pictures, records, settings, spaces, tables, tuning
 from experiments.compared.__main__ import main
 from experiments.compared.contenders import NOT_RUN, contenders
 from experiments.compared.settings import SETTINGS, Setting
@@ -285,3 +287,60 @@ def test_the_quick_run_has_a_figure_for_every_method(tmp_path):
     missing = [row["method"] for row in rows if not row["ACC"]]
     assert missing == [title for title, _ in NOT_RUN.values()]
     assert {row["leak guard"] for row in rows if row["ACC"]} <= {"passes", ""}
+
+
+def test_names_cover_neither_points_nor_names_nor_lines():
+    figure = Figure(figsize=(6, 6))
+    axis = figure.subplots()
+    draws = np.random.default_rng(0)
+    crowd, rest = draws.normal(0, 0.05, (12, 2)), draws.uniform(-1, 1, (12, 2))
+    # Two of one colour in one place, and two of two colours.
+    points = np.concatenate([crowd, crowd[:1], rest, rest[:1]])
+    colours = ["tab:blue"] * (len(points) - 1) + ["tab:red"]
+    names = [f"method {at}" for at in range(len(points))]
+    axis.scatter(*points.T)
+    figure.draw_without_rendering()
+    labels.place_labels(axis, *points.T, names, colours)
+    told = [text.get_text() for text in axis.texts]
+    assert sorted(name for text in told for name in text.split(", ")) == sorted(names)
+    assert "method 0, method 12" in told
+    assert "method 13" in told
+    assert "method 25" in told
+    figure.draw_without_rendering()
+    boxes = [Text.get_window_extent(text) for text in axis.texts]
+    # The height of a line of text is more than that of its letters.
+    boxes = np.array([[b.x0 + 1, b.y0 + 2, b.x1 - 1, b.y1 - 2] for b in boxes])
+    marks = axis.transData.transform(points)
+    for at, box in enumerate(boxes):
+        others = np.delete(boxes, at, axis=0)
+        over = (box[:2] < others[:, 2:]) & (others[:, :2] < box[2:])
+        assert not over.all(axis=1).any()
+        assert not ((marks > box[:2]) & (marks < box[2:])).all(axis=1).any()
+        assert (box[:2] > 0).all()
+        assert (box[2:] < 600).all()
+
+
+def test_names_at_the_margin_keep_their_order_and_a_gap():
+    ends = [50.0, 50.1, 49.9, 3.0, 99.0]
+    places = labels.spread(ends, 5.0, 1.0, 100.0)
+    assert (np.argsort(places) == np.argsort(ends)).all()
+    assert np.diff(np.sort(places)).min() >= 5.0 - 1e-9
+    assert places.min() >= 1.0
+    assert places.max() <= 100.0
+
+
+def test_an_axis_by_misses_gives_nearly_right_methods_room():
+    axis = Figure(figsize=(4, 4)).subplots()
+    labels.by_misses(axis, "y", [20.0, 80.0, 98.0])
+    low, middle, high = axis.transData.transform([(0, 20), (0, 80), (0, 98)])[:, 1]
+    assert np.isclose((high - middle) / (middle - low), np.log(20 / 2) / np.log(80 / 20))
+    assert axis.get_yticks().tolist() == [0, 20, 40, 60, 70, 80, 85, 90, 93, 95, 97, 98]
+
+
+def test_seeds_are_told_where_a_method_has_fewer():
+    known = contenders()
+    of = {"ncm": 5, "er": 5, "gem": 1}
+    found = [pictures.Measured(name, known[name], [{}] * seeds) for name, seeds in of.items()]
+    assert pictures.seeds_told(found) == "mean of 5 seeds (GEM 1)"
+    assert pictures.seeds_told(found[:2]) == "mean of 5 seeds"
+    assert pictures.seeds_told(found[2:]) == "1 seed"

@@ -1,6 +1,7 @@
 """Sums of Grams in strips on the host, against NumPy's dense products and solves."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import pytest
 from rvfl_jax.linalg import host_blas
 from rvfl_jax.linalg.host_blas import (
     diagonal,
+    packed,
     plus,
     plus_gram,
     ridge_solution,
     strips_of,
+    strips_of_packed,
+    threads_at_most,
     times,
     whole,
     zero_strips,
@@ -143,3 +147,34 @@ def test_threads_are_those_that_blas_leaves(monkeypatch):
         assert threads(2, 4) == 1
     finally:
         host_blas._threads.cache_clear()
+
+
+@pytest.mark.parametrize("width", [1, 16, 40])
+def test_the_packed_triangle_goes_there_and_back(width, narrow_strips):
+    G = dense(drawn(width))
+    triangle = packed(strips_of(G))
+    np.testing.assert_array_equal(triangle, G[:, *np.tril_indices(width)])
+    np.testing.assert_array_equal(whole(strips_of_packed(triangle, width)), np.tril(G) + upper(G))
+
+
+def upper(G):
+    """Of the mirrored lower triangle, as the halves of a product may differ by rounding."""
+    return np.tril(G, -1).swapaxes(1, 2)
+
+
+def test_threads_can_be_fewer(monkeypatch):
+    pools = []
+
+    class Noted(ThreadPoolExecutor):
+        def __init__(self, count):
+            pools.append(count)
+            super().__init__(count)
+
+    monkeypatch.setattr(host_blas, "_threads", lambda: 4)
+    monkeypatch.setattr(host_blas, "WORTH_A_THREAD", 0)
+    monkeypatch.setattr(host_blas, "ThreadPoolExecutor", Noted)
+    for most in (None, 3, 9, 1):
+        with threads_at_most(most):
+            plus_gram(zero_strips(LAYERS, 8), drawn(8))
+    plus_gram(zero_strips(LAYERS, 8), drawn(8))
+    assert pools == [4, 3, 4, 4]

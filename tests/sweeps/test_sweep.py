@@ -282,6 +282,32 @@ def test_labelled_arrays(stream):
     assert labelled["k_values"].shape == (3, 2)
 
 
+@pytest.mark.parametrize("given", [pytest.param("grid", marks=pytest.mark.slow), "points"])
+def test_a_table_has_a_row_a_configuration(stream, given):
+    grid = {"ridge": [0.1, 1.0], "k": [[0.0, 1.0], [1.0, 0.5]], "seed": [3, 5]}
+    if given == "points":
+        grid = [{"ridge": 0.1, "k": 0.5}, {"ridge": 1.0, "k": 2.0}]
+    result = rvfl_jax.sweep(make, stream, grid, key=KEY, test=TEST)
+    frame = result.to_pandas()
+    assert len(frame) == result.healthy.size
+    names = ["healthy", "prequential_loss", "prequential_accuracy"]
+    names += [f"accuracy_{protocol}" for protocol in result.accuracy]
+    arguments = ["ridge", "k", "seed"] if given == "grid" else ["point", "ridge", "k"]
+    assert frame.columns.tolist() == arguments + names
+    for row, place in zip(frame.to_dict("records"), np.ndindex(result.shape), strict=True):
+        chosen = dict(zip(result.axes, place, strict=True))
+        point = result.point([chosen[axis] for axis in result.choices])
+        assert row["ridge"] == point["ridge"]
+        assert np.array_equal(row["k"], point["k"])
+        assert row.get("seed") == (grid["seed"][chosen["seed"]] if given == "grid" else None)
+        for name in names[:3]:
+            assert row[name] == getattr(result, name)[place]
+        for protocol, curves in result.accuracy.items():
+            assert row[f"accuracy_{protocol}"] == curves[place][-1]
+    best = frame.loc[frame["prequential_loss"].idxmin()]
+    assert given == "grid" or result.best()["ridge"] == best["ridge"]
+
+
 def make_deep(num_layers, k=1.0, **options):
     return rvfl_jax.edrvfl(num_layers=num_layers, num_nodes=8, ridge=0.5, k=k, **options)
 

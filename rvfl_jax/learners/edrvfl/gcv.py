@@ -22,6 +22,11 @@ from rvfl_jax.core.types import Array
 from rvfl_jax.learners.edrvfl.sums import learned_state, spectrum_of, sums_of
 from rvfl_jax.linalg.precision import scope_of
 
+# A quarter of a decade apart.
+RIDGES = 10.0 ** np.linspace(-8.0, 8.0, 65)
+# Of the largest eigenvalue: a smaller lambda leaves too few digits of the readout.
+LEAST = 1e-9
+
 
 def generalised_cross_validation(
     state: Any, candidates: Any, *, ridge: Any, num_rows: float
@@ -66,6 +71,54 @@ def _score(a: np.ndarray, E: np.ndarray, candidates: np.ndarray, n: float) -> np
     # With as many degrees of freedom as rows there is no error left to tell.
     with np.errstate(divide="ignore"):
         return np.where(df < n, (np.maximum(rss, 0.0) / n) / (1 - df / n) ** 2, np.inf)
+
+
+def best_ridges(sums: Any, num_rows: float) -> np.ndarray:
+    """(L,) lambda of `RIDGES` with the least GCV score, for each sub-learner.
+
+    Of A = D^T D = Q diag(a) Q^T and E = Q^T D^T Y, without differences of large numbers,
+
+        RSS(lambda) = (||Y||^2 - sum_j ||E_j||^2 / a_j) + sum_j (||E_j||^2 / a_j) (lambda / s_j)^2,
+        n - df(lambda) = (n - r) + sum_j lambda / s_j,        s_j = a_j + lambda,
+
+    over the r eigenvalues that a Gram in double precision resolves. All columns of Y count alike,
+    as they are: one-hot targets make it the error of class indicators, where a class counts by its
+    rows, and no later weighting of classes enters. Rows of weight w count as w rows, in n as well.
+    Values of lambda below `LEAST` of the largest eigenvalue are left out, since where rows are
+    fewer than features the score may fall all the way to 0, and so are those with as many degrees
+    of freedom as rows. Without rows it is 1.
+
+    Costs one factorisation into eigenvectors, O(d^3), for each sub-learner.
+
+    Args:
+        sums: `Sums`, or `HostSums`, of the rows.
+        num_rows: n, the weight of all rows.
+
+    Source: G. Golub, M. Heath, G. Wahba, Technometrics 21, 1979.
+    """
+    grams, moments = np.asarray(sums.gram), np.asarray(sums.moment)
+    squares = np.asarray(sums.counts).sum(axis=1)
+    if not num_rows > 0:
+        return np.ones(len(grams))
+    each = zip(grams, moments, squares, strict=True)
+    return np.array([_best(gram, moment, total, num_rows) for gram, moment, total in each])
+
+
+def _best(gram: np.ndarray, moment: np.ndarray, total: float, n: float) -> float:
+    a, Q = np.linalg.eigh(gram)
+    largest = max(float(a[-1]), 0.0)
+    known = a > 10 * np.finfo(float).eps * len(a) * largest
+    a, E = a[known], np.sum((Q.T @ moment)[known] ** 2, axis=1)
+    candidates = RIDGES[LEAST * largest <= RIDGES]
+    if not len(candidates):
+        return LEAST * largest
+    share = candidates[:, None] / (a + candidates[:, None])
+    rss = max(total - np.sum(E / a), 0.0) + share**2 @ (E / a)
+    free = n - len(a) + share.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score = np.where(free > 0, n * rss / free**2, np.inf)
+    # Without a score, shrink.
+    return float(candidates[np.argmin(score) if np.isfinite(score).any() else -1])
 
 
 def with_ridge(state: Any, new: Any, *, ridge: Any) -> Any:
