@@ -134,7 +134,7 @@ def scaling_by(X: np.ndarray) -> Any:
 
 def model_of(config: Config, seed: int, score: str | None = None) -> EdRVFLClassifier:
     """One sub-learner, lambda = 1."""
-    return EdRVFLClassifier(1, config.num_nodes, random_state=seed, novelty_score=score)
+    return EdRVFLClassifier(1, config.num_nodes, 1.0, random_state=seed, novelty_score=score)
 
 
 def learned(model: EdRVFLClassifier, split: Split, order: str, seed: int) -> EdRVFLClassifier:

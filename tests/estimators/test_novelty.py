@@ -97,9 +97,9 @@ def test_a_row_is_scored_by_what_was_known_before_it():
     model = EdRVFLClassifier(**SMALL, novelty_score="mahalanobis")
     model = in_batches(model, X, Y, [40] * 10)
     tally = model._fitted.tally
-    # The reference is made anew where rows have doubled, or are 4 d = 72 more.
-    assert tally.known_rows == 320
-    until = [40, 80, 160, 240, 320, 400]
+    # The reference is made anew where there are a quarter more rows, or 4 d = 72.
+    assert tally.known_rows == 360
+    until = [40, 80, 120, 160, 200, 280, 360, 400]
     found = []
     for start, stop in pairwise(until):
         known = EdRVFLClassifier(**SMALL).partial_fit(X[:start], Y[:start])
