@@ -116,8 +116,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             frequent ones.
         shrinkage: 0 to 1, of the covariance of "discriminant" and of novelty.
         novelty_score: None, or by which of the scores of `novelty` every row is scored before it
-            is learned, so that `predict(X, unknown=...)` knows what is usual; may be changed at
-            any time, and begins anew then. `fit` then learns rows batch by batch.
+            is learned, so that `predict(X, unknown=...)` knows what is usual; learning takes two to
+            three times as long. May be changed at any time, and begins anew then. `fit` then
+            learns rows batch by batch.
         class_weight: None, a dict of label to weight (1 where missing), or for `fit`
             "balanced", n / (classes n_c), which later calls then keep to.
         forgetting: decay factor per row: the weight of every row is multiplied by it for each row
@@ -327,8 +328,10 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
         A quantile of the last scores of every class, each made before its row was learned. About
         as many later rows of these classes are above it as wanted, where they come as those
-        before did. Where classes come one after another, most scores are from the youth of their
-        class, and where forgetting or drift changes what is usual, from before that. `unlearn`
+        before did, and are ten times as many as features. With about as many rows as features the
+        threshold is far too high, and where classes come one after another it may err either way:
+        few rows are then of a class that what scores them knows, and later classes change what is
+        usual. `unlearn`
         drops the scores of a class without remaining rows, and keeps all others.
 
         Args:

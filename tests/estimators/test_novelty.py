@@ -53,10 +53,17 @@ def squares(Z, A):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, pytest.param({"solver": "square_root"}, marks=pytest.mark.slow)],
-    ids=["sums", "state"],
+    [
+        {},
+        pytest.param({"solver": "square_root"}, marks=pytest.mark.slow),
+        pytest.param("sums of JAX", marks=pytest.mark.slow),
+    ],
+    ids=["sums", "state", "device"],
 )
-def test_scores_are_those_of_dense_covariances(options):
+def test_scores_are_those_of_dense_covariances(options, monkeypatch):
+    if options == "sums of JAX":
+        options = {}
+        monkeypatch.setattr("rvfl_jax.estimators.hosted.is_host_faster", lambda: False)
     model = in_batches(EdRVFLClassifier(**SMALL, **options), X[:300], Y[:300], [100, 150, 50])
     for kind in NOVELTY_SCORES:
         expected = dense(model, X[:300], Y[:300], X[300:], kind)
