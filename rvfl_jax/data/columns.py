@@ -123,7 +123,7 @@ class Columns(NamedTuple):
         places = [f"row {i + 1}" for i in range(lengths.pop())]
         if not places:
             return np.zeros((0, len(self.names)))
-        columns = [_column(values) for values in table.values()]
+        columns = [_column(name, values) for name, values in table.items()]
         return self.spread("rows", Block([*table], columns, places))
 
     def spread(self, table: str, block: Block) -> np.ndarray:
@@ -181,7 +181,11 @@ def read_columns(path: str | Path) -> Columns:
             raise ValueError(f"{path}: expected an exported model, got another file") from None
         table = about | (about.get("notes") or {})
     if table.get("how") is not None:
-        return Columns.from_description(table["how"])
+        columns = Columns.from_description(table["how"])
+        if any(source.kind == TEXT for source in columns.sources):
+            # Now, so that the first request does not wait for it.
+            _hashing(1)
+        return columns
     if not table.get("columns"):
         raise ValueError(f"{path}: expected a model with names of columns, got one without")
     return Columns(tuple(Source(name) for name in table["columns"]))
@@ -309,13 +313,16 @@ def _spread_category(source: Source, fields: Fields) -> np.ndarray:
 
 
 def _spread_text(source: Source, fields: Fields) -> np.ndarray:
+    texts = [text or "" for text in fields.texts()]
+    X: np.ndarray = _hashing(source.width).transform(texts).toarray() * math.sqrt(source.width)
+    return X
+
+
+def _hashing(width: int) -> Any:
     # Deferred: scikit-learn takes a second to import.
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    hashing = HashingVectorizer(n_features=source.width, ngram_range=PAIRS_OF_WORDS, norm="l2")
-    texts = [text or "" for text in fields.texts()]
-    X: np.ndarray = hashing.transform(texts).toarray() * math.sqrt(source.width)
-    return X
+    return HashingVectorizer(n_features=width, ngram_range=PAIRS_OF_WORDS, norm="l2")
 
 
 _SPREAD = {
@@ -340,11 +347,11 @@ def _given(rows: Any, names: Sequence[str]) -> dict[str, list[Any]]:
     )
 
 
-def _column(values: Sequence[Any]) -> Column:
+def _column(name: str, values: Sequence[Any]) -> Column:
     """Python's values as a reader of files would have them."""
     kinds = {type(value) for value in values if value is not None}
     if any(issubclass(kind, list | tuple | np.ndarray) or _is_series(kind) for kind in kinds):
-        arrays = [None if value is None else np.asarray(value, float) for value in values]
+        arrays = [_numbers(name, row, value) for row, value in enumerate(values)]
         lengths = np.array([-1 if array is None else array.size for array in arrays])
         flat = [array.ravel() for array in arrays if array is not None]
         return Foreign("list", lists=lambda: (np.concatenate(flat or [np.zeros(0)]), lengths))
@@ -356,6 +363,17 @@ def _column(values: Sequence[Any]) -> Column:
     if kinds and plain and None not in values:
         return np.array(values, float)
     return [None if _is_nothing(value) else str(value) for value in values]
+
+
+def _numbers(name: str, row: int, value: Any) -> np.ndarray | None:
+    """A list of numbers of a row that no file holds."""
+    if value is None:
+        return None
+    try:
+        return np.asarray(value, float)
+    except (TypeError, ValueError):
+        where = f"rows, row {row + 1}: expected a list of numbers in column {name!r}"
+        raise ValueError(f"{where}, got {value!r:.60}") from None
 
 
 def _is_nothing(value: Any) -> bool:

@@ -272,6 +272,9 @@ def test_rows_of_a_request_are_the_rows_of_a_file(tmp_path):
     strict = columns._replace(impute="refuse")
     with pytest.raises(ValueError, match="rows, row 3: expected a finite number in col"):
         strict.features(records)
+    words = [*records[:1], records[1] | {"emb": ["0.1", "a", "2"]}]
+    with pytest.raises(ValueError, match="rows, row 2: expected a list of numbers in col"):
+        columns.features(words)
 
 
 def test_standard_input_is_held_for_a_second_look(tmp_path, monkeypatch):
