@@ -11,6 +11,7 @@ from rvfl_jax.estimators.novelty import (
     FEWEST,
     KEPT,
     NOVELTY_SCORES,
+    POWER,
     STRIDES,
     Tally,
     merged_tally,
@@ -112,7 +113,7 @@ def test_a_row_is_scored_by_what_was_known_before_it():
         known = EdRVFLClassifier(**SMALL).partial_fit(X[:start], Y[:start])
         counts = np.bincount(Y[:start], minlength=4)
         scores = known.novelty(X[start:stop], kind="mahalanobis")
-        found += zip(Y[start:stop], scores, counts[Y[start:stop]] ** 2.0, strict=True)
+        found += zip(Y[start:stop], scores, counts[Y[start:stop]] ** float(POWER), strict=True)
     columns = model._fitted.labels.columns("y", np.arange(4))
     for label, column in enumerate(columns):
         mine = np.array([row[1:] for row in found if row[0] == label])
@@ -142,7 +143,7 @@ def test_scores_are_kept_as_in_a_loop():
             start = max(first for first in STRIDES if first <= nth)
             if (nth - start) % STRIDES[start] == 0:
                 values[place % KEPT] = scores[row]
-                worth[place % KEPT] = weight[row] * known[c] ** 2
+                worth[place % KEPT] = weight[row] * known[c] ** POWER
                 place += 1
         np.testing.assert_array_equal(tally.values[c], values)
         np.testing.assert_array_equal(tally.worth[c], worth)
