@@ -252,6 +252,22 @@ def expected_calibration_error(probabilities: Any, columns: Any, *, num_bins: in
     return float(np.abs(gaps).sum() / len(columns))
 
 
+def area_under_curve(known: Any, unknown: Any) -> float | None:
+    """AUROC: how often an unknown row has a larger score than a known one, ties counting half.
+
+    None where there are no rows of a kind.
+
+    Args:
+        known: (n,) scores of rows of known classes.
+        unknown: (k,) of others.
+    """
+    known, unknown = np.sort(np.asarray(known, float)), np.asarray(unknown, float)
+    if not len(known) or not len(unknown):
+        return None
+    below, upto = (np.searchsorted(known, unknown, side) for side in ("left", "right"))
+    return float((below + upto).mean() / (2 * len(known)))
+
+
 def mean_softmax(scores: Array) -> Array:
     """(n, m) mean over sub-learners of the softmax of (L, n, m) scores, as in eqs. (34)-(35)."""
     check_scores(scores)

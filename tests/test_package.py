@@ -30,7 +30,7 @@ def test_every_public_name_is_there():
 def test_types_of_options_are_what_the_functions_take():
     from rvfl_jax import edrvfl, metrics
     from rvfl_jax.core import types
-    from rvfl_jax.estimators import base, feature_maps, readouts, scaling
+    from rvfl_jax.estimators import base, feature_maps, novelty, readouts, scaling
     from rvfl_jax.learners import base as learner
     from rvfl_jax.learners.edrvfl import network, strength
     from rvfl_jax.linalg.precision import PRECISIONS
@@ -56,6 +56,7 @@ def test_types_of_options_are_what_the_functions_take():
         (types.Scale, scaling.SCALES),
         (types.FeatureMap, feature_maps.FEATURE_MAPS),
         (types.ReadoutName, readouts.READOUTS),
+        (types.NoveltyScore, novelty.NOVELTY_SCORES),
         (types.Criterion, CRITERIA),
         (types.Protocol, metrics.PROTOCOLS),
         (types.ExportFormat, FORMATS),

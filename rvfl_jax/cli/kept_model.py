@@ -108,6 +108,11 @@ class KeptModel(NamedTuple):
         with _columns_in_order():
             return self.model.predict_proba(X)
 
+    def novelty(self, X: np.ndarray) -> np.ndarray:
+        """(rows,) how unlike all that was learned."""
+        with _columns_in_order():
+            return self.model.novelty(X)
+
     def note(self, source: str, fingerprint: str, step: int, again: bool) -> None:
         """Note that a table was learned (step 1) or unlearned (-1).
 

@@ -26,11 +26,13 @@ from rvfl_jax.data.column_parts import Roles, Wanted, begun_columns, column_part
 from rvfl_jax.data.columns import Columns, Source
 from rvfl_jax.data.tables import STANDARD_INPUT, FieldError, Part, read_parts
 from rvfl_jax.estimators.classifier import EdRVFLClassifier
+from rvfl_jax.estimators.fitted import fitted_of
+from rvfl_jax.estimators.novelty import check_false_alarms, fewest_classes
 from rvfl_jax.estimators.save import FILE
 from rvfl_jax.files.checkpoint import load_checkpoint_file
 from rvfl_jax.files.results_folder import check_folder
 from rvfl_jax.learners.edrvfl.strength import AdaptiveK, adaptive_k
-from rvfl_jax.metrics import expected_calibration_error
+from rvfl_jax.metrics import area_under_curve, expected_calibration_error
 
 BINS = 15
 COLUMN_OPTIONS = "--text, --categorical, --ignore, --id, --time and --impute"
@@ -50,6 +52,7 @@ def fit(arguments: argparse.Namespace) -> int:
         feature_map=arguments.feature_map,
         scale=arguments.scale,
         class_balance=arguments.class_balance,
+        novelty_score=None if arguments.novelty_score == "none" else arguments.novelty_score,
         random_state=arguments.seed,
     )
     kept = None
@@ -134,13 +137,16 @@ def predict(arguments: argparse.Namespace) -> int:
     # What comes from a file is printed when all of it has been found good.
     out = sys.stdout if at_once else io.StringIO()
     classes = [str(label) for label in kept.model.classes_]
+    threshold = None if arguments.unknown is None else _threshold(kept, arguments, classes)
     header = True
     for part in _parts(arguments, kept.table, "predicted", needs_label=False, promptly=at_once):
         proba = kept.proba(part.X)
         ids = None if id_name is None else (id_name, part.ids or [])
-        WRITERS[arguments.format](
-            out, classes, proba, everything=arguments.probabilities, header=header, ids=ids
-        )
+        unknown = None
+        if threshold is not None:
+            unknown = (arguments.unknown, kept.novelty(part.X) > threshold)
+        options = {"everything": arguments.probabilities, "header": header}
+        WRITERS[arguments.format](out, classes, proba, **options, ids=ids, unknown=unknown)
         out.flush()
         header = False
     if isinstance(out, io.StringIO):
@@ -148,16 +154,30 @@ def predict(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _threshold(kept: KeptModel, arguments: argparse.Namespace, classes: list[str]) -> float:
+    """The novelty from which on a row gets the label of --unknown."""
+    if arguments.unknown in classes:
+        raise ValueError(f"--unknown: expected no class, got {arguments.unknown!r}")
+    if kept.model.novelty_score is None:
+        raise ValueError(
+            "--unknown: expected a model that was made with --novelty-score, which notes while it"
+            " learns how unlike the rest its rows are; fit it anew"
+        )
+    return kept.model.novelty_threshold(arguments.false_alarms)
+
+
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print accuracy and calibration on a labelled table that the model has not seen.
 
-    Rows of classes not yet learned are counted by themselves.
+    Rows of classes not yet learned are counted by themselves, and told apart by their novelty.
     """
     kept = opened(_model_folder(arguments), arguments.label)
     classes = [str(label) for label in kept.model.classes_]
     place = {label: c for c, label in enumerate(kept.model.classes_.tolist())}
     column_of = {text: place[label] for text, label in kept.known().items()}
-    probabilities, truth = [], []
+    check_false_alarms(arguments.false_alarms)
+    probabilities, truth, novelties, learned = [], [], [], []
+    measures = len(classes) >= fewest_classes(kept.model.novelty_score or "blended")
     unknown: Counter[str] = Counter()
     for part in _parts(arguments, kept.table, "evaluated", needs_label=True):
         assert part.labels is not None
@@ -166,9 +186,39 @@ def evaluate(arguments: argparse.Namespace) -> int:
         if known:
             probabilities.append(kept.proba(part.X[known]))
             truth += [column_of[part.labels[i]] for i in known]
-    found = {"rows": len(truth) + unknown.total(), "rows_of_known_classes": len(truth)}
-    _tell(found | _scores(classes, probabilities, truth) | {"rows_of_unknown_classes": unknown})
+        if measures:
+            novelties.append(kept.novelty(part.X))
+            learned += [label in column_of for label in part.labels]
+    found: dict[str, Any] = {"rows": len(truth) + unknown.total()}
+    found["rows_of_known_classes"] = len(truth)
+    found |= _scores(classes, probabilities, truth) | {"rows_of_unknown_classes": unknown}
+    if measures:
+        told = _told_apart(kept.model, np.concatenate(novelties), np.array(learned), arguments)
+        found["novelty"] = told
+    _tell(found)
     return 0
+
+
+def _told_apart(
+    model: EdRVFLClassifier, novelty: np.ndarray, known: np.ndarray, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """How well novelty tells rows of learned classes from others; None where nothing can tell."""
+    score, threshold = model.novelty_score, np.inf
+    if score is not None and fitted_of(model).tally is not None:
+        threshold = model.novelty_threshold(arguments.false_alarms)
+    above, there = novelty > threshold, bool(np.isfinite(threshold))
+
+    def share(rows: np.ndarray) -> float | None:
+        return float(above[rows].mean()) if there and rows.any() else None
+
+    return {
+        "score": score or "blended",
+        "auroc": area_under_curve(novelty[known], novelty[~known]),
+        "threshold": float(threshold) if there else None,
+        "wanted_false_alarms": arguments.false_alarms,
+        "false_alarms": share(known),
+        "unknown_rows_found": share(~known),
+    }
 
 
 def _scores(

@@ -83,13 +83,15 @@ examples:
 examples:
   rvfl-jax predict flowers/ unseen.csv > predictions.csv
   rvfl-jax predict flowers/ unseen.csv --format jsonl --probabilities
+  rvfl-jax predict flowers/ unseen.csv --unknown "no known flower" --false-alarms 0.02
+      for models of fit --novelty-score blended
   tail -f -n +1 arriving.csv | rvfl-jax predict flowers/ -
       a prediction for each row as it comes
 """,
     "evaluate": """\
 examples:
   rvfl-jax evaluate flowers/ held_out.csv
-      rows of classes not yet learned are counted by themselves
+      rows of classes not yet learned are counted by themselves, and how well they are told
   rvfl-jax evaluate flowers/ tomorrow.parquet && rvfl-jax partial-fit flowers/ tomorrow.parquet
 """,
     "inspect": """\
@@ -279,9 +281,25 @@ def _add_predict_options(parser: argparse.ArgumentParser) -> None:
         help="print the probability of every class, not only of the best",
     )
     parser.add_argument(
+        "--unknown",
+        metavar="LABEL",
+        help="label of rows that are unlike all classes; needs a model made with --novelty-score",
+    )
+    _add_false_alarms(parser)
+    parser.add_argument(
         "--id",
         metavar="NAME",
         help="column to repeat before each prediction (default: that of fit)",
+    )
+
+
+def _add_false_alarms(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--false-alarms",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="wanted share of rows of known classes that are taken for unknown",
     )
 
 
@@ -333,6 +351,13 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
         default="first",
         help="standardise features by the first --batch-rows rows, or leave them",
     )
+    parser.add_argument(
+        "--novelty-score",
+        choices=("none", "blended", "relative_mahalanobis", "mahalanobis", "leverage"),
+        default="none",
+        help="score every row before it is learned by how unlike the others it is, for --unknown"
+        " of predict; blended tells best, relative_mahalanobis costs least",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
     _add_column_options(parser)
 
@@ -376,6 +401,7 @@ _OWN_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "fit": _add_fit_options,
     "partial-fit": _add_partial_fit_options,
     "predict": _add_predict_options,
+    "evaluate": _add_false_alarms,
     "export": _add_export_options,
 }
 

@@ -9,6 +9,8 @@ import numpy as np
 
 # The name of a column that names rows, and what is in it for each of them.
 Ids = tuple[str, Sequence[str]] | None
+# The label of rows that are unlike all classes, and which rows are.
+Unknown = tuple[str, np.ndarray] | None
 
 PREDICTED = ("label", "probability", "probabilities")
 
@@ -21,8 +23,12 @@ def write_csv(
     everything: bool,
     header: bool,
     ids: Ids = None,
+    unknown: Unknown = None,
 ) -> None:
-    """A row a prediction: its name, label, probability, and those of every class if asked for."""
+    """A row a prediction: its name, label, probability, and those of every class if asked for.
+
+    The probability is that of the best class also where the label is "unknown".
+    """
     writer = csv.writer(out, lineterminator="\n")
     if header:
         first = [] if ids is None else [ids[0]]
@@ -31,7 +37,8 @@ def write_csv(
         best = int(row.argmax())
         first = [] if ids is None else [ids[1][i]]
         rest = [f"{p:.6g}" for p in row] if everything else []
-        writer.writerow([*first, classes[best], f"{row[best]:.6g}", *rest])
+        label = _label(classes[best], i, unknown)
+        writer.writerow([*first, label, f"{row[best]:.6g}", *rest])
 
 
 def write_json_lines(
@@ -42,16 +49,22 @@ def write_json_lines(
     everything: bool,
     header: bool,
     ids: Ids = None,
+    unknown: Unknown = None,
 ) -> None:
     """An object a prediction."""
     del header
     for i, row in enumerate(proba):
         best = int(row.argmax())
         line: dict[str, Any] = {} if ids is None else {ids[0]: ids[1][i]}
-        line |= {"label": classes[best], "probability": round(float(row[best]), 6)}
+        label = _label(classes[best], i, unknown)
+        line |= {"label": label, "probability": round(float(row[best]), 6)}
         if everything:
             line["probabilities"] = dict(zip(classes, row.round(6).tolist(), strict=True))
         out.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _label(best: str, row: int, unknown: Unknown) -> str:
+    return best if unknown is None or not unknown[1][row] else unknown[0]
 
 
 WRITERS = {"csv": write_csv, "jsonl": write_json_lines}

@@ -42,6 +42,7 @@ Lookahead = Literal["hold", "none"]
 Scale = Literal["none", "first"]
 FeatureMap = Literal["layers", "fourier", "sparse", "none"]
 ReadoutName = Literal["ridge", "discriminant", "nearest_mean"]
+NoveltyScore = Literal["blended", "relative_mahalanobis", "mahalanobis", "leverage"]
 Criterion = Literal["prequential_loss", "prequential_accuracy"]
 ExportFormat = Literal["jax", "onnx"]
 # How guesses on a test set are judged; see `rvfl_jax.metrics.protocol_hits`.

@@ -19,6 +19,7 @@ any hashable label).
 | a stream of river, or CapyMOA | `rvfl_jax.adapters` |
 | columns of a data frame, or texts | `IncrementalPipeline` of scikit-learn's steps and the estimator |
 | a sparse matrix of up to 8,192 columns | the same methods; some thousand rows at a time are made dense |
+| rows of classes that nobody has shown | `predict(X, unknown=...)` with `novelty_score="blended"`; `novelty(X)` |
 | how sure it is | `predict_proba`, calibrated; `predict_std`, the deviation of each score |
 | states of `edrvfl` and no estimator | `merge_states`, `unlearn_rows`, `with_prior` |
 

@@ -319,6 +319,9 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             return None
         return self._prepared(self._validated(X_next, reset=False), scaling)
 
+    def _before_learning(self, batch: Batch) -> None:
+        """What a subclass has to know of rows before they are learned."""
+
     def _learn(self, batch: Batch, X_next: np.ndarray | None) -> None:
         """Learn a batch, or hold it back until the next one can be announced to it.
 
@@ -326,6 +329,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
             NumericalError: if the batch could not be learned; what was known stays.
         """
         design, _ = self._same_design()
+        self._before_learning(batch)
         if X_next is not None and design.strength == "none":
             warnings.warn("X_next: not used, since k = 0", UserWarning, stacklevel=4)
         if self._fitted.on_sums:
@@ -462,6 +466,7 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         parts = [*in_parts(shuffled, size)]
         for part, following in zip(parts, [*parts[1:], None], strict=True):
             hold = self.lookahead == "hold" and following is not None
+            self._before_learning(part)
             self._advance(part, following.X if hold and following is not None else None)
         self._count(len(batch.X))
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Set
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.tree_util import Partial
 from sklearn.base import ClassifierMixin
@@ -15,6 +16,7 @@ from rvfl_jax.core.types import (
     ColdStart,
     Ensemble,
     Lookahead,
+    NoveltyScore,
     Precision,
     ReadoutName,
     Scale,
@@ -33,13 +35,23 @@ from rvfl_jax.estimators.calibration import (
 from rvfl_jax.estimators.compiled import LINKS, Design
 from rvfl_jax.estimators.fitted import Fitted
 from rvfl_jax.estimators.following import Asked
-from rvfl_jax.estimators.learned import Batch
+from rvfl_jax.estimators.learned import Batch, programmed
+from rvfl_jax.estimators.novelty import (
+    NOVELTY_SCORES,
+    Reference,
+    check_false_alarms,
+    fewest_classes,
+    measured,
+    no_tally,
+    reference_of,
+)
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.readouts import READOUTS, Readout, check_readout_options
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.whole import all_or_nothing, of_one_moment
+from rvfl_jax.learners.edrvfl.sums import system_of
 from rvfl_jax.linalg.precision import precision_scope
-from rvfl_jax.streams.label_map import LabelMap
+from rvfl_jax.streams.label_map import LabelMap, as_array
 from rvfl_jax.streams.labels import clean_labels
 
 LARGEST_ODDS = 1e6
@@ -102,7 +114,11 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         class_balance: a >= 0; "ridge" scales scores of class c by n_c^-a, and "discriminant"
             takes n_c^(1 - a) as its prior. Use 0.5 to 1 where rare classes matter as much as
             frequent ones.
-        shrinkage: 0 to 1, of the covariance of "discriminant".
+        shrinkage: 0 to 1, of the covariance of "discriminant" and of novelty.
+        novelty_score: None, or by which of the scores of `novelty` every row is scored before it
+            is learned, so that `predict(X, unknown=...)` knows what is usual; learning takes two to
+            three times as long. May be changed at any time, and begins anew then. `fit` then
+            learns rows batch by batch.
         class_weight: None, a dict of label to weight (1 where missing), or for `fit`
             "balanced", n / (classes n_c), which later calls then keep to.
         forgetting: decay factor per row: the weight of every row is multiplied by it for each row
@@ -146,6 +162,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         readout: ReadoutName = "ridge",
         class_balance: float = 0.0,
         shrinkage: float = 0.1,
+        novelty_score: NoveltyScore | None = None,
         class_weight: Any = None,
         forgetting: float = 1.0,
         lookahead: Lookahead = "hold",
@@ -168,6 +185,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         self.readout = readout
         self.class_balance = class_balance
         self.shrinkage = shrinkage
+        self.novelty_score = novelty_score
         self.class_weight = class_weight
         self.forgetting = forgetting
         self.lookahead = lookahead
@@ -186,7 +204,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         The readout is the ridge solution on all rows, whatever their order. Probabilities are
         calibrated on leave-one-out predictions, which have a closed form. Where the result depends
         on batches (`readout` other than "ridge", -kF-Bayes as printed, the paper's cold start,
-        forgetting), rows are learned batch by batch, and calibrated as by `partial_fit`.
+        forgetting), or where novelty is scored, rows are learned batch by batch, and calibrated
+        as by `partial_fit`.
 
         Args:
             X: (n, s) finite numbers; arrays, pandas or polars frames, or a sparse matrix of up to
@@ -205,7 +224,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         batch = given.batch
         self._start(given)
         self._become(self._fitted._replace(rows_of_class=given.seen))
-        if self._design()[0].additive and self.readout == "ridge":
+        at_once = self._design()[0].additive and self.novelty_score is None
+        if at_once and self.readout == "ridge":
             self._become(self._fitted._replace(counts=self._weight_of_class(batch)))
             self._leave_one_out(batch, self._fit_at_once(batch))
         else:
@@ -256,15 +276,127 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         )
 
     @of_one_moment
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, *, unknown: Any = None, false_alarms: float = 0.05) -> np.ndarray:
         """(n,) the most probable of the labels seen, of the type they were given in.
 
+        Args:
+            X: (n, s).
+            unknown: None, or the label of rows whose `novelty` is above `novelty_threshold`.
+            false_alarms: wanted share of rows of known classes that get this label.
+
         Raises:
-            ValueError: on unusable input, as in all methods below.
+            ValueError: on unusable input, as in all methods below; if `unknown` is one of the
+                classes; or if no rows were scored, see `novelty_score`.
             NumericalError: naming the first row whose answer is not finite.
         """
         classes, columns = self._classes()
-        return classes[np.argmax(self._scores(X)[:, columns], axis=1)]
+        best = np.argmax(self._scores(X)[:, columns], axis=1)
+        if unknown is None:
+            return classes[best]
+        self._fitted.labels.check_kind("unknown", _labels("unknown", [unknown]))
+        if unknown in self._fitted.labels.labels:
+            raise ValueError(f"unknown: expected a label that is no class, got {unknown!r}")
+        strange = self.novelty(X, kind=self.novelty_score) > self.novelty_threshold(false_alarms)
+        return as_array([*classes.tolist(), unknown])[np.where(strange, len(classes), best)]
+
+    @of_one_moment
+    def novelty(self, X: Any, *, kind: NoveltyScore | None = None) -> np.ndarray:
+        """(n,) how unlike everything learned each row is, from the sums alone.
+
+        Args:
+            X: (n, s).
+            kind: "leverage" (times the rows learned), "mahalanobis" (squared distance from the
+                nearest class mean), "relative_mahalanobis" (less that from the mean of all rows),
+                or "blended", 0.05 of the former and 0.95 of the latter; see
+                `rvfl_jax.estimators.novelty`. None is `novelty_score`, or "blended" without.
+        """
+        kind = one_of("kind", kind or self.novelty_score or "blended", NOVELTY_SCORES)
+        fitted = self._asked()
+        design, _ = self._same_design()
+        if (fitted.counts > 0).sum() < fewest_classes(kind):
+            raise ValueError(
+                f'novelty: expected {fewest_classes(kind)} classes to have been seen for "{kind}",'
+                ' got one; "mahalanobis" and "leverage" need no more'
+            )
+        reference = self._reference(kind, fitted)
+        program = partial(measured, design, fitted.weights, reference)
+        return np.concatenate(self._in_buckets(self._inputs(X), program))[:, 0].astype(float)
+
+    @of_one_moment
+    def novelty_threshold(self, false_alarms: float = 0.05) -> float:
+        """The `novelty`, of kind `novelty_score`, above which a row is taken for unknown.
+
+        A quantile of the last scores of every class, each made before its row was learned. About
+        as many later rows of these classes are above it as wanted, where they come as those
+        before did, and are ten times as many as features. With about as many rows as features the
+        threshold is far too high, and where classes come one after another it may err either way:
+        few rows are then of a class that what scores them knows, and later classes change what is
+        usual. `unlearn`
+        drops the scores of a class without remaining rows, and keeps all others.
+
+        Args:
+            false_alarms: wanted share of rows of known classes above the threshold.
+
+        Returns:
+            Infinity where too few rows were scored: there have to be at least 1 / false_alarms.
+
+        Raises:
+            ValueError: if no rows were to be scored.
+        """
+        rate = check_false_alarms(false_alarms)
+        check_is_fitted(self)
+        tally = self._fitted.tally
+        if self.novelty_score is None or tally is None or tally.kind != self.novelty_score:
+            raise ValueError(
+                f"novelty_score: expected one of {', '.join(NOVELTY_SCORES)} while rows are"
+                f" learned, got {None if tally is None else tally.kind}"
+            )
+        return tally.threshold(self._fitted.counts, rate)
+
+    def _reference(self, kind: str, fitted: Fitted) -> Reference:
+        """What rows are measured by now; kept where it is small."""
+        self._same_design()
+        ridge = self._ridge()
+
+        def compute() -> Reference:
+            with precision_scope(self.precision):
+                if fitted.on_sums:
+                    A, B = programmed(fitted.learned.sums).finish(ridge)
+                else:
+                    A, B = system_of(fitted.learned)
+                made, sound = reference_of(A, B, fitted.counts, float(self.shrinkage), kind)
+            raise_unless(bool(sound), "novelty: a factorisation failed")
+            return made
+
+        layers, width, _ = fitted.shape
+        if layers * width**2 > MOST_KEPT:
+            return compute()
+        found: Reference = self._cache.get(("novelty", kind, float(self.shrinkage)), compute)
+        return found
+
+    def _before_learning(self, batch: Batch) -> None:
+        """Score the rows, by a reference that is made anew where it is too old."""
+        kind = self.novelty_score
+        if kind is None:
+            return
+        tally = self._fitted.tally
+        if tally is None or tally.kind != kind:
+            tally = no_tally(kind, self._fitted.capacity, self._fitted.num_rows)
+        width = self._fitted.shape[1]
+        if tally.is_due(self._fitted.counts, width):
+            if self._fitted.on_sums:
+                self._take_pending()
+            fitted = self._settled()
+            reference = jax.tree.map(np.asarray, self._reference(kind, fitted))
+            tally = tally._replace(reference=reference, known=fitted.counts, known_rows=tally.rows)
+        design, _ = self._same_design()
+        program = partial(measured, design, self._fitted.weights, tally.reference)
+
+        def score(rows: np.ndarray) -> np.ndarray:
+            return np.concatenate(self._in_buckets(batch.X[rows], program))[:, 0]
+
+        tally = tally.with_rows(batch.target, batch.weight, score)
+        self._become(self._fitted._replace(tally=tally))
 
     @of_one_moment
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -385,7 +517,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
         """Remove rows, exactly: the readout becomes that of a model that never saw them.
 
         Their sums are subtracted, at half the cost of their Gram matrix. A class without remaining
-        rows counts as never seen. The past predictions that calibration rests on stay.
+        rows counts as never seen. The past predictions that calibration rests on stay, and so do
+        past novelty scores, but for those of such a class.
 
         Args:
             X: (n, s) rows that were learned.
@@ -428,6 +561,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
                 counts=np.where(gone, 0.0, counts),
                 guesses=scaled_guesses(fitted.guesses, np.where(gone, 0.0, 1.0)),
                 rows_of_class=left,
+                tally=None if fitted.tally is None else fitted.tally.without(gone),
                 num_rows=fitted.num_rows - len(given.batch.X),
             ),
         )
@@ -470,6 +604,8 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
     def _check_options(self) -> None:
         one_of("readout", self.readout, READOUTS)
         check_readout_options(self.class_balance, self.shrinkage)
+        if self.novelty_score is not None:
+            one_of("novelty_score", self.novelty_score, NOVELTY_SCORES)
         weight = self.class_weight
         if weight is not None and weight != "balanced" and not isinstance(weight, dict):
             raise ValueError(f'class_weight: expected None, "balanced" or a dict, got {weight!r}')

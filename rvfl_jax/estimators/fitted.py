@@ -12,6 +12,7 @@ import numpy as np
 from rvfl_jax.core.words import in_brief
 from rvfl_jax.estimators.calibration import Guesses, grown_guesses
 from rvfl_jax.estimators.learned import Batch, Learned, joined, programmed, state_of, sums_with
+from rvfl_jax.estimators.novelty import Tally
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.thresholds import LabelGuesses
@@ -49,6 +50,7 @@ class Fitted(NamedTuple):
         one_output: whether targets of a regressor came as (n,).
         label_guesses: past guesses of labels, where a row may have several.
         notes: those in the file that it was loaded from.
+        tally: past novelty scores; None where none are kept.
     """
 
     learned: Any
@@ -66,6 +68,7 @@ class Fitted(NamedTuple):
     one_output: bool = False
     label_guesses: LabelGuesses | None = None
     notes: Mapping[str, Any] | None = None
+    tally: Tally | None = None
 
     @property
     def on_sums(self) -> bool:
@@ -176,6 +179,7 @@ class Fitted(NamedTuple):
             counts=np.pad(self.counts, (0, capacity - self.capacity)),
             guesses=None if guesses is None else grown_guesses(guesses, capacity),
             label_guesses=None if of_labels is None else of_labels.grown(capacity),
+            tally=None if self.tally is None else self.tally.grown(capacity),
         )
 
 

@@ -15,6 +15,7 @@ from rvfl_jax.estimators.classifier import EdRVFLClassifier
 from rvfl_jax.estimators.fitted import Fitted, fitted_of
 from rvfl_jax.estimators.following import Asked
 from rvfl_jax.estimators.multilabel import EdRVFLMultiLabelClassifier
+from rvfl_jax.estimators.novelty import merged_tally
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.thresholds import merged_label_guesses
 from rvfl_jax.estimators.whole import TURN, as_it_stands
@@ -147,6 +148,7 @@ def _classes_of_both(model: EdRVFLBase, theirs: Fitted) -> Fitted:
         label_guesses=of_labels,
         rows_of_class=rows,
         declared=ours.declared | theirs.declared,
+        tally=merged_tally(ours.tally, theirs.tally, places, ours.capacity),
     )
 
 

@@ -124,11 +124,16 @@ def check_readout_options(class_balance: Any, shrinkage: Any) -> None:
         raise ValueError(f"shrinkage: expected a number from 0 to 1, got {shrinkage!r}")
 
 
-def _discriminant(A: Array, means: Array, counts: Array, shrinkage: Array | float) -> Array:
-    """Sigma^-1 mu (d, m)."""
+def within_classes(A: Array, means: Array, counts: Array, shrinkage: Array | float) -> Array:
+    """Sigma (d, d) of A (d, d), lambda included, and means (d, m)."""
     width = len(A)
     scatter = A - matmul(means * counts, means.T)
     total = jnp.maximum(jnp.sum(counts), 1.0)
     even = jnp.trace(scatter) / width
     Sigma = (1.0 - shrinkage) * scatter + shrinkage * even * jnp.eye(width, dtype=A.dtype)
-    return cho_solve(cholesky(Sigma / total), means)
+    return Sigma / total
+
+
+def _discriminant(A: Array, means: Array, counts: Array, shrinkage: Array | float) -> Array:
+    """Sigma^-1 mu (d, m)."""
+    return cho_solve(cholesky(within_classes(A, means, counts, shrinkage)), means)

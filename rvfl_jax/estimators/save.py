@@ -22,6 +22,7 @@ from rvfl_jax.estimators.compiled import LINKS
 from rvfl_jax.estimators.fitted import Fitted, fitted_of
 from rvfl_jax.estimators.learned import Batch, Learned, programmed, weights_of
 from rvfl_jax.estimators.multilabel import EdRVFLMultiLabelClassifier
+from rvfl_jax.estimators.novelty import KEPT, Reference, Tally
 from rvfl_jax.estimators.regressor import EdRVFLRegressor
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.thresholds import LabelGuesses
@@ -37,6 +38,8 @@ FILE = "model.npz"
 COUNTED = ("guessed", "rows", "batches")
 LABELLED = (EdRVFLClassifier, EdRVFLMultiLabelClassifier)
 KINDS = {kind.__name__: kind for kind in (*LABELLED, EdRVFLRegressor)}
+# What of a `Tally` is no array.
+OF_TALLY = ("kind", "rows", "known_rows")
 
 
 class KnownArrays(NamedTuple):
@@ -114,6 +117,11 @@ def save_model(
         described["labels"] = [_encoded("label", label) for label in fitted.labels.labels]
         described["declared"] = [_encoded("label", label) for label in fitted.declared]
         described["balanced"] = _encoded("class_weight", fitted.balanced)
+        if fitted.tally is not None:
+            described["tally"] = {name: getattr(fitted.tally, name) for name in OF_TALLY}
+            tree["tally"] = {
+                name: leaf for name, leaf in fitted.tally._asdict().items() if name not in OF_TALLY
+            }
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_checkpoint(folder / FILE, tree, described)
@@ -199,6 +207,7 @@ def _fitted(model: Any, described: dict[str, Any], tree: dict[str, Any]) -> Fitt
         guessed_by=plain.get("_guessed_by"),
         label_guesses=of_labels,
         balanced=None if balanced is None else _decoded(balanced),
+        tally=Tally(**described["tally"], **tree["tally"]) if "tally" in described else None,
     )
 
 
@@ -247,6 +256,8 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
         )
     if isinstance(model, LABELLED):
         expected["rows_of_class"] = np.zeros(len(described["labels"]), int)
+        if "tally" in described:
+            expected["tally"] = _expected_tally(capacity, checkpoint)
     if set(COUNTED) <= set(described["plain"]):
         known = _expected_sums(model, described, checkpoint)
         expected["known"] = known._replace(counts=counts, guesses=guesses)
@@ -260,6 +271,19 @@ def _expected(model: Any, described: dict[str, Any], checkpoint: Checkpoint) -> 
         expected |= {name: np.zeros(model.n_features_in_) for name in ("mean", "scale")}
     expected["pending"] = _batch_in(checkpoint, "pending")
     return expected
+
+
+def _expected_tally(capacity: int, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Scores of so many classes, and a reference of the parts that the file has."""
+    scores = np.zeros((capacity, KEPT))
+    held = [checkpoint.arrays.get(f"['tally']['reference'].{part}") for part in Reference._fields]
+    return {
+        "values": scores,
+        "worth": scores,
+        "offered": np.zeros(capacity, int),
+        "reference": None if all(part is None for part in held) else Reference(*held),
+        "known": checkpoint.arrays.get("['tally']['known']", np.zeros(0)),
+    }
 
 
 def _batch_in(checkpoint: Checkpoint, name: str) -> Batch | None:

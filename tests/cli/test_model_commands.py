@@ -214,6 +214,9 @@ def test_classes_not_yet_learned_are_told_apart(model, tmp_path, capsys):
     assert found.pop("rows_of_unknown_classes") == {"oak": 20, "Dürrholz, rot": 10}
     assert found.pop("rows") == expected.pop("rows") + 30
     assert expected.pop("rows_of_unknown_classes") == {}
+    # Of known rows alone nothing can be told apart; see `test_unknown_commands`.
+    assert found.pop("novelty")["auroc"] is not None
+    assert expected.pop("novelty")["auroc"] is None
     assert found == expected
     strangers.to_csv(tmp_path / "t.csv", index=False)
     found = json.loads(called(capsys, "evaluate", model, tmp_path / "t.csv")[1])

@@ -156,6 +156,7 @@ OPTIONS = {
     "weight_scale": [0.5],
     "class_balance": [0.5],
     "shrinkage": [0.3],
+    "novelty_score": ["blended"],
     "num_layers": [1],
     "num_nodes": [9],
 }

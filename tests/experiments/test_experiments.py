@@ -20,6 +20,7 @@ from experiments import (
     estimator,
     peers,
     plant_margin,
+    unknown,
     vit_table,
 )
 from experiments import fashion_mnist as fm
@@ -207,7 +208,7 @@ def test_sensitivity_is_that_of_the_accuracy_on_the_way(apart, verdict):
 
 @pytest.mark.parametrize(
     "module",
-    [beyond, cifar100, claims, estimator, curves, table, plant_margin, vit_table],
+    [beyond, cifar100, claims, estimator, curves, table, plant_margin, unknown, vit_table],
     ids=lambda module: module.__name__.split(".")[1],
 )
 def test_the_tables_kept_are_those_of_the_results_kept(module, tmp_path):
