@@ -15,7 +15,10 @@ import rvfl_jax
 ROOT = Path(__file__).parents[1]
 FORMS = sorted((ROOT / ".github").rglob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PARTS = ("learners", "data", "encoders", "plots")
+PARTS = (
+    *("estimators", "cli", "data", "serving", "distributed", "learners", "runs", "streams"),
+    *("sweeps", "encoders", "plots"),
+)
 REFERENCE = ["rvfl_jax", *(f"rvfl_jax.{part}" for part in PARTS)]
 
 
