@@ -355,8 +355,10 @@ def _add_fit_options(parser: argparse.ArgumentParser) -> None:
         "--novelty-score",
         choices=("none", "blended", "relative_mahalanobis", "mahalanobis", "leverage"),
         default="none",
+        metavar="SCORE",
         help="score every row before it is learned by how unlike the others it is, for --unknown"
-        " of predict; blended tells best, relative_mahalanobis costs least",
+        " of predict: blended (tells best), relative_mahalanobis (costs least), mahalanobis,"
+        " leverage or none",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
     _add_column_options(parser)

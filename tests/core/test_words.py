@@ -32,6 +32,9 @@ def objects(tmp_path_factory):
     style = StyleResult({"accuracy_class_incremental": [0.9, 0.95]}, [run.history])
     classifier = rvfl_jax.EdRVFLClassifier(num_layers=1, num_nodes=8).fit(X, y)
     regressor = rvfl_jax.EdRVFLRegressor(num_layers=1, num_nodes=8)
+    tags = np.stack([y == 0, y < 2], axis=1).astype(int)
+    several = rvfl_jax.EdRVFLMultiLabelClassifier(num_layers=1, num_nodes=8).fit(X, tags)
+    pipeline = rvfl_jax.IncrementalPipeline([("model", classifier)])
     path = tmp_path_factory.mktemp("words") / "c.npz"
     rvfl_jax.export_learner(make(), run.state, path)
     predictor = rvfl_jax.Predictor(path)
@@ -75,6 +78,10 @@ def objects(tmp_path_factory):
         "AdaptiveK of many layers": (rvfl_jax.adaptive_k(np.ones(300)), "kappa=float64[300]"),
         "EdRVFLClassifier": (classifier, "num_nodes=8"),
         "EdRVFLRegressor": (regressor, "num_nodes=8"),
+        "EdRVFLMultiLabelClassifier": (several, "num_nodes=8"),
+        "IncrementalPipeline": (pipeline, "num_nodes=8"),
+        "PrequentialForgetting": (rvfl_jax.PrequentialForgetting(classifier), "num_nodes=8"),
+        "Sums": (rvfl_jax.Sums.zero(rvfl_jax.EdRVFLClassifier(random_state=0)), "EdRVFLClassifier"),
         "Dataset": (load_dataset("digits"), "X_train=float"),
         "Encoder": (encoder, "random_patches"),
         "EncodedStream": (

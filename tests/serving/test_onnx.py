@@ -222,8 +222,7 @@ def test_a_part_that_the_writer_does_not_know_is_found_out(tmp_path, monkeypatch
 
 
 def test_features_that_are_no_layers_are_refused(tmp_path):
-    model = fitted()
-    model.feature_map = "fourier"
+    model = fitted(feature_map="fourier")
     with pytest.raises(ValueError, match=r"feature_map: expected 'layers' .* got 'fourier'"):
         export_model(model, tmp_path / "a.onnx")
     assert list(tmp_path.iterdir()) == []
