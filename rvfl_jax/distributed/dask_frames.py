@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rvfl_jax.distributed.partitions import (
     Embed,
@@ -17,12 +17,9 @@ from rvfl_jax.distributed.partitions import (
 from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.shared_sums import Sums
 
-if TYPE_CHECKING:
-    from dask.dataframe import DataFrame
-
 
 def sum_dask(
-    frame: "DataFrame",
+    frame: Any,
     estimator: EdRVFLBase,
     label: str,
     *,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +23,9 @@ from rvfl_jax.distributed.partitions import (
 from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.shared_sums import Sums
 
-if TYPE_CHECKING:
-    from ray.data import Dataset
-
 
 def fit_ray(
-    dataset: "Dataset",
+    dataset: Any,
     estimator: EdRVFLBase,
     label: str,
     *,
@@ -69,7 +66,7 @@ def fit_ray(
 
 
 def sum_ray(
-    dataset: "Dataset",
+    dataset: Any,
     estimator: EdRVFLBase,
     label: str,
     *,

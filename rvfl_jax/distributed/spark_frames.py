@@ -3,20 +3,17 @@
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rvfl_jax.distributed.partitions import Embed, Named, admitted, concluded, merged, summing
 from rvfl_jax.estimators.base import EdRVFLBase
 from rvfl_jax.estimators.shared_sums import Sums
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 SCHEMA = "name string, rows long, sums binary"
 
 
 def sum_spark(
-    frame: "DataFrame",
+    frame: Any,
     estimator: EdRVFLBase,
     label: str,
     *,

@@ -125,10 +125,12 @@ def test_blocks_are_single_steps(name, cold_start, evaluate):
 def test_batches_across_strips_of_a_product_are_single_steps(name, rows, num_batches):
     """Blocks of so many rows that half products are made in strips, with batches across them."""
     rng = np.random.default_rng(1)
-    X, y = rng.normal(size=(rows * num_batches, 6)), rng.integers(4, size=rows * num_batches)
+    X = rng.normal(size=(rows * num_batches, 6))
+    y = rng.permutation(np.arange(len(X)) % 4)
     stream = rvfl_jax.class_incremental_stream(X, y, num_tasks=2, num_batches=num_batches, seed=0)
     of = {s: make(STRENGTHS[name], s, 1, num_nodes=200) for s in ("blocked", "covariance")}
     size = size_of(of["blocked"], stream, num_batches)
+    rows = stream.X.shape[1]
     across = [
         cut % rows
         for block in (size, (num_batches - 1) % size)
