@@ -96,12 +96,35 @@ print("done")
 """
 
 
-def run(*words):
+# Without a word of this package: what Ray needs of a machine.
+STARTS = """
+import ray
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+print(ray.get(ray.remote(lambda: "up").remote()))
+"""
+
+
+def run(*words, timeout=600):
     # With tokens Ray leaves one in the home of the user.
     own = environment() | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     return subprocess.run(
-        [sys.executable, *map(str, words)], env=own, capture_output=True, text=True, check=False
+        [sys.executable, *map(str, words)],
+        env=own,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray_starts_here():
+    try:
+        started = run("-c", STARTS, timeout=120)
+    except subprocess.TimeoutExpired:
+        pytest.skip("Ray does not start on this machine within two minutes")
+    if started.returncode or "up" not in started.stdout:
+        pytest.skip(f"Ray does not start on this machine: {started.stderr[-300:]}")
 
 
 @pytest.mark.slow
