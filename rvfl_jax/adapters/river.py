@@ -28,7 +28,7 @@ FEWEST_COLUMNS = 16
 
 
 class _OnDicts:
-    """What both adapters share: names of columns, and an estimator that is begun by the first row.
+    """What all adapters share: names of columns, and an estimator that is begun by the first row.
 
     Learning is all or nothing. Nothing that an attribute refers to is changed in place.
     """
@@ -103,16 +103,31 @@ class _OnDicts:
         known = [name for name in X.columns if name in self._names]
         return _table_of(X[known], self._names, self._room)
 
-    def _learn_one(self, x: dict[Any, Any], y: Any) -> None:
+    def learn_one(self, x: dict[Any, Any], y: Any) -> None:
+        """Learn a row: its label of any hashable kind, its target, or which labels it has.
+
+        Raises:
+            ValueError: on a value that is no finite number, too many names, or a row of several
+                labels that names none.
+        """
         self._learn(x, lambda columns, room: _row_of(x, columns, room), [_plain(y)])
 
-    def _learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
+
+class _InBatches(_OnDicts):
+    """An adapter that also takes frames of rows."""
+
+    def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
+        """Learn rows one by one; the model is that of `learn_one` on each, to the last bit.
+
+        Raises:
+            ValueError: as `learn_one`; then none of the rows is learned.
+        """
         if not len(X):
             return
         self._learn(X.columns, lambda columns, room: _table_of(X, columns, room), y.tolist())
 
 
-class RiverClassifier(_OnDicts, base.MiniBatchClassifier):  # type: ignore[misc]
+class RiverClassifier(_InBatches, base.MiniBatchClassifier):  # type: ignore[misc]
     """`EdRVFLClassifier` as a classifier of river.
 
         from river import datasets, evaluate, metrics, preprocessing
@@ -154,22 +169,6 @@ class RiverClassifier(_OnDicts, base.MiniBatchClassifier):  # type: ignore[misc]
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
         yield {"estimator": EdRVFLClassifier(num_layers=1, num_nodes=8, random_state=0)}
 
-    def learn_one(self, x: dict[Any, Any], y: Any) -> None:
-        """Learn a row and its label, of any hashable kind.
-
-        Raises:
-            ValueError: on a value that is no finite number, or too many names.
-        """
-        self._learn_one(x, y)
-
-    def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
-        """Learn rows one by one; the model is that of `learn_one` on each, to the last bit.
-
-        Raises:
-            ValueError: as `learn_one`; then none of the rows is learned.
-        """
-        self._learn_many(X, y)
-
     def predict_proba_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, float]:
         """The calibrated probability of each label seen; {} before there are any."""
         if self._model is None:
@@ -193,7 +192,7 @@ class RiverClassifier(_OnDicts, base.MiniBatchClassifier):  # type: ignore[misc]
         return found.idxmax(axis="columns")
 
 
-class RiverRegressor(_OnDicts, base.MiniBatchRegressor):  # type: ignore[misc]
+class RiverRegressor(_InBatches, base.MiniBatchRegressor):  # type: ignore[misc]
     """`EdRVFLRegressor` as a regressor of river.
 
     Before anything was learned it predicts 0.
@@ -217,22 +216,6 @@ class RiverRegressor(_OnDicts, base.MiniBatchRegressor):  # type: ignore[misc]
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
         yield {"estimator": EdRVFLRegressor(num_layers=1, num_nodes=8, random_state=0)}
-
-    def learn_one(self, x: dict[Any, Any], y: Any) -> None:
-        """Learn a row and its target.
-
-        Raises:
-            ValueError: on a value that is no finite number, or too many names.
-        """
-        self._learn_one(x, y)
-
-    def learn_many(self, X: pd.DataFrame, y: pd.Series) -> None:
-        """Learn rows one by one; the model is that of `learn_one` on each, to the last bit.
-
-        Raises:
-            ValueError: as `learn_one`; then none of the rows is learned.
-        """
-        self._learn_many(X, y)
 
     def predict_one(self, x: dict[Any, Any]) -> float:
         """The prediction; 0 before anything was learned."""
@@ -273,14 +256,6 @@ class RiverMultiLabelClassifier(_OnDicts, base.MultiLabelClassifier):  # type: i
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
         yield {"estimator": EdRVFLMultiLabelClassifier(num_layers=1, num_nodes=8, random_state=0)}
-
-    def learn_one(self, x: dict[Any, Any], y: dict[Any, bool]) -> None:
-        """Learn a row and which labels it has, of those that y names.
-
-        Raises:
-            ValueError: on a value that is no finite number, too many names, or no label.
-        """
-        self._learn(x, lambda columns, room: _row_of(x, columns, room), [y])
 
     def predict_one(self, x: dict[Any, Any], **kwargs: Any) -> dict[Any, bool]:
         """Whether the row has each label, by its own threshold."""
