@@ -30,6 +30,7 @@ from rvfl_jax.estimators.padding import padded, rows_for
 from rvfl_jax.estimators.readouts import Solved
 from rvfl_jax.learners.edrvfl.host_sums import HostSums
 from rvfl_jax.learners.edrvfl.network import ACTIVATIONS
+from rvfl_jax.linalg.host_blas import one_thread_a_product
 from rvfl_jax.linalg.precision import precision_scope
 
 REMEDY = 'a larger ridge, precision="double", or features on a smaller scale'
@@ -378,7 +379,7 @@ def follows(setting: Setting, fitted: Fitted, asked: Asked) -> Following | None:
     room = following.room(learned.shape)
     if behind > learned.num_waiting or far or size > room:
         return None
-    with precision_scope("double"):
+    with precision_scope("double"), one_thread_a_product(size * learned.shape[1] ** 2):
         if at.used + size > room:
             if at.P is None and asked.times < OFTEN:
                 return None
@@ -390,8 +391,8 @@ def follows(setting: Setting, fitted: Fitted, asked: Asked) -> Following | None:
         K, theta, finite = following.follow(
             setting.design, learned.weights, at[:3], np.int32(at.used), rows, setting.ridge
         )
-    if not bool(finite):
-        return None
+        if not bool(finite):
+            return None
     return Following(at.P, K, theta, at.used + behind, learned.rows)
 
 

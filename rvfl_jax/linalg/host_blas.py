@@ -6,32 +6,35 @@ A symmetric G (L, d, d) is kept as the strips of rows of its lower half,
 
 so that half of the flops are made and half of the numbers kept. No function writes to what it is
 given: whoever holds strips keeps them as they are, and a sum with more rows takes the memory of one
-more half. NumPy lets other threads run meanwhile. Strips are shared among threads where BLAS is
-kept to fewer threads than there are cores; these wait for each other without spinning.
+more half. NumPy lets other threads run meanwhile.
+
+Strips are shared among threads of our own, and BLAS is kept to one thread a product for so long:
+its threads go on spinning for milliseconds after every call, in NumPy's library and in SciPy's, and
+take the cores from each other and from XLA. A solution is one call of LAPACK with the threads that
+it has.
 """
 
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import jax
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dtrtri
-from threadpoolctl import threadpool_info
+from scipy.linalg.lapack import dpotrf, dpotrs
+from threadpoolctl import ThreadpoolController
 
 Strips = tuple[np.ndarray, ...]
 
 # Rows of a strip: many enough for the rate of BLAS, few enough to waste little of the diagonal.
 STRIP_ROWS = 256
-# Columns of a solution that are worth a part of their own.
-COLUMNS = 24
-# Multiplications from which another thread pays.
-WORTH_A_THREAD = 3 * 10**7
+# Multiplications from which another thread pays, and up to which BLAS takes none.
+WORTH_A_THREAD, ONE_THREAD = 3 * 10**7, 2 * 10**5
 
 _most: ContextVar[int | None] = ContextVar("most", default=None)
 
@@ -125,7 +128,7 @@ def plus(a: Strips, b: Strips) -> Strips:
 def times(strips: Strips, B: np.ndarray) -> np.ndarray:
     """G B for B (L, d, m)."""
     product = np.zeros_like(B)
-    with np.errstate(all="ignore"):
+    with one_thread_a_product(B.shape[1] * B.size), np.errstate(all="ignore"):
         for a, b, strip in _places(strips):
             product[:, a:b] += strip @ B[:, :b]
             product[:, :a] += strip[:, :, :a].swapaxes(1, 2) @ B[:, a:b]
@@ -140,81 +143,34 @@ def ridge_solution(strips: Strips, ridge: Any, B: np.ndarray) -> np.ndarray:
         ridge: a number, or (L,).
         B: (L, d, m).
     """
-    ridges = np.broadcast_to(ridge, (len(B),))
     # Zeros, as of classes not met yet, solve themselves.
     used = B.any(axis=(0, 1))
     solved = np.zeros_like(B)
-    for layer, one in enumerate(ridges):
-        factor = _factor([strip[layer] for strip in strips], float(one))
-        if factor is None:
-            solved[layer] = np.nan
-        else:
-            solved[layer][:, used] = _solve(factor, B[layer][:, used])
+    for layer, one in enumerate(np.broadcast_to(ridge, (len(B),))):
+        square = _lower([strip[layer] for strip in strips])
+        square[np.diag_indices(len(square))] += one
+        solved[layer][:, used] = _solution(square, B[layer][:, used])
     return solved
 
 
-# --- Cholesky of strips (w, b) of one matrix ---------------------------------------------------
-
-# Of every strip R_jj^-1, and the columns of R to the left of it.
-Factor = list[tuple[np.ndarray, np.ndarray]]
-
-
-def _factor(strips: list[np.ndarray], ridge: float) -> Factor | None:
-    """R with R R^T = ridge I + G, column of blocks by column; None if not positive definite.
-
-    With S = G_{>=j,j} - R_{>=j,<j} R_{j,<j}^T:  R_jj R_jj^T = S_jj + ridge I,  R_ij = S_ij R_jj^-T.
-    """
-    cuts = _cuts(strips[-1].shape[1])
-    left = [np.empty((len(strip), a)) for strip, a in zip(strips, cuts, strict=False)]
-    inverses: list[np.ndarray] = []
-    with _shared(cuts[-1] ** 3 // 3) as each:
-        for j, (a, b) in enumerate(pairwise(cuts)):
-            with np.errstate(all="ignore"):
-                tile = strips[j][:, a:] - left[j] @ left[j].T
-            tile[np.diag_indices(b - a)] += ridge
-            inverse = _inverse_factor(tile)
-            if inverse is None:
-                return None
-            inverses.append(inverse)
-
-            def fill(i: int, a: int = a, b: int = b, j: int = j) -> None:
-                with np.errstate(all="ignore"):
-                    rest = strips[i][:, a:b] - left[i][:, :a] @ left[j].T
-                    np.matmul(rest, inverses[j].T, out=left[i][:, a:b])
-
-            # Whatever a thread raised is raised here.
-            for _ in each(fill, range(j + 1, len(strips))):
-                pass
-    return list(zip(inverses, left, strict=True))
+def _lower(strips: list[np.ndarray]) -> np.ndarray:
+    """(d, d) whose lower half is that of the strips (w, b) of one matrix; the rest is not set."""
+    width = strips[-1].shape[1]
+    square = np.empty((width, width))
+    for a, b, strip in _places(strips):
+        square[a:b, :b] = strip
+    return square
 
 
-def _inverse_factor(tile: np.ndarray) -> np.ndarray | None:
-    """R^-1 with R R^T the symmetric tile."""
-    R, failed = dpotrf(tile.T, lower=1)
+def _solution(square: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """A^-1 B by the lower half of A, which is overwritten."""
+    # One call of LAPACK: threads of SciPy's BLAS and of NumPy's, in turns, wait for each other.
+    R, failed = dpotrf(square.T, lower=0, overwrite_a=1, clean=0)
     # LAPACK takes what overflowed for a matrix whose inverse is 0.
     if failed or not np.isfinite(np.diagonal(R)).all():
-        return None
-    return np.ascontiguousarray(dtrtri(R, lower=1)[0])
-
-
-def _solve(factor: Factor, B: np.ndarray) -> np.ndarray:
-    """(R R^T)^-1 B for B (d, m)."""
-    parts = np.array_split(B, max(1, B.shape[1] // COLUMNS), axis=1)
-    with _shared(2 * B.shape[0] * B.size if len(parts) > 1 else 0) as each:
-        return np.concatenate([*each(partial(_solve_columns, factor), parts)], axis=1)
-
-
-@np.errstate(all="ignore")
-def _solve_columns(factor: Factor, B: np.ndarray) -> np.ndarray:
-    X = np.array(B)
-    for inverse, left in factor:
-        a, b = left.shape[1], left.shape[1] + len(left)
-        X[a:b] = inverse @ (X[a:b] - left @ X[:a])
-    for inverse, left in factor[::-1]:
-        a, b = left.shape[1], left.shape[1] + len(left)
-        X[a:b] = inverse.T @ X[a:b]
-        X[:a] -= left.T @ X[a:b]
-    return X
+        return np.full_like(B, np.nan)
+    solution: np.ndarray = dpotrs(R, B, lower=0)[0]
+    return solution
 
 
 # --- strips and threads ------------------------------------------------------------------------
@@ -226,7 +182,7 @@ def _cuts(width: int) -> list[int]:
     return [width * i // parts for i in range(parts + 1)]
 
 
-def _places(strips: Strips) -> Iterator[tuple[int, int, np.ndarray]]:
+def _places(strips: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
     """First row and end of every strip, and the strip."""
     for strip in strips:
         rows, end = strip.shape[-2:]
@@ -238,11 +194,12 @@ def _shared(work: int) -> Iterator[Callable[..., Any]]:
     """A `map` that is shared among threads where there is work for several."""
     most = _most.get()
     threads = 1 if work < WORTH_A_THREAD or most == 1 else min(_threads(), most or _threads())
-    if threads == 1:
-        yield map
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        yield pool.map
+    with one_thread_a_product(work):
+        if threads == 1:
+            yield map
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            yield pool.map
 
 
 @contextmanager
@@ -257,9 +214,49 @@ def threads_at_most(count: int | None) -> Iterator[None]:
 
 @cache
 def _threads() -> int:
-    """Threads for products, each of which BLAS may share among its own."""
-    blas = [
-        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
-    ]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // max(blas, default=1))
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread_a_product(work: int) -> Iterator[None]:
+    """Keep BLAS to one thread a call; of several threads that are here the last ends it.
+
+    Args:
+        work: multiplications of the calls.
+    """
+    if work <= ONE_THREAD:
+        yield
+        return
+    _limit.begin()
+    try:
+        yield
+    finally:
+        _limit.end()
+
+
+class _Limit:
+    """How many are inside, and what restores the limits from before when nobody is."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, ExitStack()
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before.enter_context(_libraries().limit(limits=1, user_api="blas"))
+            self._inside += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._before.close()
+
+
+_limit = _Limit()
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()

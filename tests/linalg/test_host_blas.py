@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from rvfl_jax.linalg import host_blas
 from rvfl_jax.linalg.host_blas import (
@@ -29,7 +30,6 @@ LAYERS, ROWS = 2, 40
 def narrow_strips(request, monkeypatch):
     """Strips of 16 rows, added up by one thread or by three."""
     monkeypatch.setattr(host_blas, "STRIP_ROWS", 16)
-    monkeypatch.setattr(host_blas, "COLUMNS", 2)
     if request.param == "threads":
         monkeypatch.setattr(host_blas, "WORTH_A_THREAD", 0)
         monkeypatch.setattr(host_blas, "_threads", lambda: 3)
@@ -95,6 +95,7 @@ def test_products_and_solutions(width, narrow_strips):
     B[:, :, 1] = 0.0
     one = np.linalg.solve(G + 0.5 * np.eye(width), B)
     np.testing.assert_allclose(ridge_solution(strips, 0.5, B), one, rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(ridge_solution(strips, 0.5, 0.0 * B), 0.0)
 
 
 @pytest.mark.parametrize("at", [3, 45], ids=["first strip", "last strip"])
@@ -126,27 +127,33 @@ def test_what_a_thread_raises_is_raised(monkeypatch):
     assert threading.active_count() == before
 
 
-def test_threads_are_those_that_blas_leaves(monkeypatch):
-    def threads(cores, blas):
-        monkeypatch.setattr(host_blas.os, "sched_getaffinity", lambda _: range(cores), False)
-        monkeypatch.setattr(
-            host_blas,
-            "threadpool_info",
-            lambda: [
-                {"user_api": "blas", "num_threads": blas},
-                {"user_api": "openmp", "num_threads": 64},
-            ],
-        )
-        host_blas._threads.cache_clear()
-        return host_blas._threads()
+def blas_threads():
+    return [
+        lib["num_threads"] for lib in host_blas._libraries().info() if lib["user_api"] == "blas"
+    ]
 
-    try:
-        assert threads(8, 1) == 8
-        assert threads(8, 8) == 1
-        assert threads(8, 2) == 4
-        assert threads(2, 4) == 1
-    finally:
-        host_blas._threads.cache_clear()
+
+def test_blas_takes_one_thread_while_anybody_adds_up_and_then_as_many_as_before():
+    D = drawn(200)
+    with threadpool_limits(2, "blas"):
+        assert set(blas_threads()) == {2}
+        with host_blas.one_thread_a_product(10**9):
+            assert set(blas_threads()) == {1}
+            plus_gram(zero_strips(LAYERS, 200), D)
+            assert set(blas_threads()) == {1}
+        assert set(blas_threads()) == {2}
+        with pytest.raises(ValueError, match="broadcast"):
+            plus_gram(zero_strips(LAYERS, 200), D[:, :, :199])
+        assert set(blas_threads()) == {2}
+        with ThreadPoolExecutor(4) as pool:
+            for _ in pool.map(lambda _: plus_gram(zero_strips(LAYERS, 200), D), range(40)):
+                pass
+        assert set(blas_threads()) == {2}
+
+
+def test_blas_keeps_its_threads_where_there_is_little_work(monkeypatch):
+    monkeypatch.setattr(host_blas._limit, "begin", lambda: pytest.fail("nothing to limit"))
+    plus_gram(zero_strips(LAYERS, 8), drawn(8))
 
 
 @pytest.mark.parametrize("width", [1, 16, 40])

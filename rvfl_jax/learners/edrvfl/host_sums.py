@@ -13,6 +13,7 @@ from rvfl_jax.learners.edrvfl.sums import Sums
 from rvfl_jax.linalg.host_blas import (
     Strips,
     diagonal,
+    one_thread_a_product,
     plus,
     plus_gram,
     strips_of,
@@ -68,7 +69,7 @@ class HostSums(NamedTuple):
         self, D: np.ndarray, Y: np.ndarray, past: float = 1.0, factor: float = 1.0
     ) -> "HostSums":
         """`past` times these sums and `factor` times those of rows; see `Sums.plus`."""
-        with np.errstate(all="ignore"):
+        with one_thread_a_product(D.size * Y.shape[-1]), np.errstate(all="ignore"):
             moment = past * self.moment + factor * (D.swapaxes(1, 2) @ Y)
             counts = past * self.counts + factor * np.sum(Y**2, axis=0)
         return HostSums(plus_gram(self.half, D, past, factor), moment, counts)
