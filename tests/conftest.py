@@ -1,5 +1,6 @@
 import gc
 import os
+from collections import Counter
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,18 @@ matplotlib.use("Agg")
 gc.freeze()
 gc.set_threshold(50_000, 20, 50)
 
+# Files whose few tests take minutes.
+LONG = (
+    "test_compared",
+    "test_devices",
+    "test_estimator_properties",
+    "test_river",
+    "test_serving",
+    "test_ray",
+    "test_notebooks",
+    "test_readme",
+)
+
 # A process may hold some 65,000 memory maps, and every compiled program takes several.
 MANY_MAPS = 30_000
 
@@ -44,6 +57,13 @@ def pytest_configure():
             jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Long files first, so that no worker begins one when the others have nothing left."""
+    count = Counter(item.path for item in items)
+    items.sort(key=lambda one: (one.path.stem not in LONG, -count[one.path], one.path))
 
 
 def cache_folder():
