@@ -325,8 +325,10 @@ def _before(setting: Setting) -> str:
         if setting.leaks
         else ""
     )
+    # Names within keep their capitals.
+    inputs = setting.inputs[0].upper() + setting.inputs[1:]
     return (
-        f"# {setting.title}\n\n{setting.inputs.capitalize()}. {setting.num_tasks} tasks,"
+        f"# {setting.title}\n\n{inputs}. {setting.num_tasks} tasks,"
         f" {setting.num_batches} batches, one pass.{leak}\n\n"
     )
 
