@@ -30,6 +30,7 @@ from rvfl_jax.core.checks import scalar
 from rvfl_jax.core.types import Array, Learner
 from rvfl_jax.learners.base import describe, shared_programs
 from rvfl_jax.learners.mlp_head import HIDDEN, MLPHead, Rows, mlp_learner
+from rvfl_jax.learners.parts import weighted_mean
 from rvfl_jax.learners.rehearsal import RehearsalOptions, rehearsal_options
 from rvfl_jax.learners.reservoir import Reservoir, draw, empty_reservoir, pass_by
 
@@ -111,7 +112,7 @@ def _derpp(options: RehearsalOptions, numbers: Numbers) -> Learner:
             ) -> Array:
                 X, z, here = answered
                 each = jnp.mean((head.logits(params, X) - z) ** 2, axis=1)
-                distance = jnp.sum(here * each) / jnp.maximum(jnp.sum(here), 1.0)
+                distance = weighted_mean(each, here)
                 return numbers.answers * distance + numbers.labels * head.loss(params, *labelled)
 
             params, moments = head.descend(optimiser, params, moments, rows, replayed)

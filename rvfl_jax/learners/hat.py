@@ -67,7 +67,7 @@ from rvfl_jax.learners.mlp_head import (
     follow,
     mlp_learner,
 )
-from rvfl_jax.learners.parts import of_met_classes, unless_unhealthy
+from rvfl_jax.learners.parts import of_met_classes, unless_unhealthy, weighted_mean
 
 # Of the embedding, and of s e where its gradient is scaled.
 LARGEST, LARGEST_SCALED = 6.0, 50.0
@@ -196,7 +196,7 @@ def task_loss(params: Any, masks: OfLayers, rows: Rows, met: Array) -> Array:
     X, Y, weight = rows
     logits = of_met_classes(met, activations(params, X, masks)[-1])
     each = optax.softmax_cross_entropy(logits, Y)
-    return jnp.sum(weight * each) / jnp.maximum(jnp.sum(weight), 1.0)
+    return weighted_mean(each, weight)
 
 
 def begun(options: Options, key: Array, num_features: int, num_classes: int) -> HATState:

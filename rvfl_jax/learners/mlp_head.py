@@ -34,7 +34,7 @@ from rvfl_jax.core.types import (
     keep_state,
 )
 from rvfl_jax.learners.base import plain_learner
-from rvfl_jax.learners.parts import MLP, rows_of, unless_unhealthy
+from rvfl_jax.learners.parts import MLP, rows_of, unless_unhealthy, weighted_mean
 from rvfl_jax.linalg.products import is_finite
 from rvfl_jax.metrics import brier_loss
 
@@ -86,7 +86,7 @@ class MLPHead(NamedTuple):
     def loss(self, params: Any, X: Array, Y: Array, weight: Array) -> Array:
         """L (1): the mean cross-entropy of rows by weight; of weights below 1 in all, their sum."""
         each = optax.softmax_cross_entropy(self.logits(params, X), Y)
-        return jnp.sum(weight * each) / jnp.maximum(jnp.sum(weight), 1.0)
+        return weighted_mean(each, weight)
 
     def descend(
         self,

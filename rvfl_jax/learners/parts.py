@@ -29,6 +29,11 @@ def rows_of(X: Any, weight: Any, dtype: Any) -> tuple[Array, Array]:
     return jnp.where(weight[:, None] > 0, jnp.asarray(X, dtype), 0.0), weight
 
 
+def weighted_mean(each: Array, weight: Array) -> Array:
+    """Of numbers (b,) by weights (b,); where these are less than 1 in all, the weighted sum."""
+    return jnp.sum(weight * each) / jnp.maximum(jnp.sum(weight), 1.0)
+
+
 def unless_unhealthy(healthy: Array, new: State, old: State) -> State:
     """The new state, or the old one, whole, where a batch was not healthy."""
 
