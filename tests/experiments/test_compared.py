@@ -2,6 +2,7 @@
 
 import csv
 import math
+import shutil
 from dataclasses import replace
 
 import jax
@@ -15,7 +16,9 @@ from experiments.compared import labels, pictures, records, settings, spaces, ta
 from experiments.compared.__main__ import main
 from experiments.compared.contenders import NOT_RUN, contenders
 from experiments.compared.settings import SETTINGS, Setting
+from experiments.compared.spaces import CONFIGURATIONS
 from experiments.fashion_mnist import Case
+from experiments.settings import RESULTS
 from rvfl_jax.encoders import LeakError, leak_guard
 from rvfl_jax.learners.methods import METHODS
 from tests.streams import blobs
@@ -344,3 +347,15 @@ def test_seeds_are_told_where_a_method_has_fewer():
     assert pictures.seeds_told(found) == "mean of 5 seeds (GEM 1)"
     assert pictures.seeds_told(found[:2]) == "mean of 5 seeds"
     assert pictures.seeds_told(found[2:]) == "1 seed"
+
+
+KEPT = [name for name in SETTINGS if (RESULTS / f"compared_{name}").exists()]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_tables_kept_are_those_of_the_records_kept(name, tmp_path):
+    kept = RESULTS / f"compared_{name}"
+    shutil.copytree(kept, tmp_path / kept.name)
+    made = tables.tabulate(SETTINGS[name], seeds=5, count=CONFIGURATIONS, out=tmp_path)
+    for path in (made, made.with_suffix(".csv")):
+        assert path.read_bytes() == (kept / path.name).read_bytes(), path.name
