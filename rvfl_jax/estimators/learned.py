@@ -23,6 +23,9 @@ from rvfl_jax.linalg.precision import precision_scope
 
 # A readout that guesses has seen at least half of the rows, and is at most that many times d old.
 MOST_STALE = 4
+# From this many features on a solution takes seconds: the first of them waits until rows have taken
+# as long to be added, d^2 n flops against d^3 / 3.
+MANY_FEATURES = 4096
 
 
 class Batch(NamedTuple):
@@ -109,11 +112,14 @@ class Learned(NamedTuple):
         return sum(len(batch.X) for batch in self.waiting)
 
     def is_due(self) -> bool:
-        """Whether the readout that guesses is too old: rows doubled, or it is 4 d rows behind."""
-        if self.standing is None:
-            return False
-        known = max(self.standing.rows, 0)
-        return self.rows - known >= max(1, min(known, MOST_STALE * self.shape[1]))
+        """Whether the readout that guesses is too old."""
+        return self.standing is not None and self.is_stale(max(self.standing.rows, 0))
+
+    def is_stale(self, known: int) -> bool:
+        """Whether a readout of so many rows is: rows doubled, or it is 4 d rows behind."""
+        width = self.shape[1]
+        soonest = width // 3 if width >= MANY_FEATURES else 1
+        return self.rows - known >= max(soonest, min(known, MOST_STALE * width))
 
     def grown(self, capacity: int) -> "Learned":
         """With room for so many classes; the sums of a class never seen are zero."""

@@ -17,7 +17,7 @@ from rvfl_jax.estimators import adding, additive, compiled
 from rvfl_jax.estimators.adding import raise_unless
 from rvfl_jax.estimators.base import EdRVFLBase, in_parts, row_weights
 from rvfl_jax.estimators.following import Asked
-from rvfl_jax.estimators.learned import MOST_STALE, Batch
+from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.padding import classes_for
 from rvfl_jax.estimators.scaling import Scaling
 from rvfl_jax.estimators.thresholds import LabelGuesses, check_threshold
@@ -170,8 +170,7 @@ class EdRVFLMultiLabelClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[m
         self._learn(given.batch, None)
         seen = self._fitted.rows_of_class + given.seen
         self._fitted = self._fitted._replace(rows_of_class=seen)
-        learned, known = self._fitted.learned, self._guesses().rows
-        if learned.rows - known >= max(1, min(known, MOST_STALE * learned.shape[1])):
+        if self._fitted.learned.is_stale(self._guesses().rows):
             self._look_again()
 
     @all_or_nothing

@@ -26,7 +26,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.linalg.lapack import dpftrf, dpftrs
 from threadpoolctl import ThreadpoolController
 
 Strips = tuple[np.ndarray, ...]
@@ -147,29 +147,53 @@ def ridge_solution(strips: Strips, ridge: Any, B: np.ndarray) -> np.ndarray:
     used = B.any(axis=(0, 1))
     solved = np.zeros_like(B)
     for layer, one in enumerate(np.broadcast_to(ridge, (len(B),))):
-        square = _lower([strip[layer] for strip in strips])
-        square[np.diag_indices(len(square))] += one
-        solved[layer][:, used] = _solution(square, B[layer][:, used])
+        half, diagonals = _half_of([strip[layer] for strip in strips])
+        for place in diagonals:
+            half[place] += one
+        solved[layer][:, used] = _solution(half, diagonals, B[layer][:, used])
     return solved
 
 
-def _lower(strips: list[np.ndarray]) -> np.ndarray:
-    """(d, d) whose lower half is that of the strips (w, b) of one matrix; the rest is not set."""
+def _half_of(strips: list[np.ndarray]) -> tuple[np.ndarray, list[Any]]:
+    """Half of one matrix as LAPACK's rectangular full packed format has it, and its diagonal.
+
+    Gustavson, Wasniewski, Dongarra and Langou, "Rectangular full packed format for Cholesky's
+    algorithm", ACM TOMS 37(2), 2010: upper, not transposed, column by column. With h = d // 2,
+
+        row j:  A[: h + j + 1, h + j], then A[j, j : h].
+
+    Args:
+        strips: (w, b) each, of one matrix.
+
+    Returns:
+        (d - h, 2 h + 1) numbers, and where the diagonal is among them.
+    """
     width = strips[-1].shape[1]
-    square = np.empty((width, width))
+    h = width // 2
+    half = np.empty((width - h, 2 * h + 1))
     for a, b, strip in _places(strips):
-        square[a:b, :b] = strip
-    return square
+        below = max(a, h)
+        half[below - h : max(b - h, 0), :b] = strip[below - a :]
+    # After the rows, which are whole up to where their strips end.
+    for a, b, strip in _places(strips):
+        end = min(b, h)
+        if a < h:
+            columns = half[:end, h + 1 + a : h + 1 + end]
+            np.copyto(columns, strip[: end - a, :end].T, where=~np.tri(end, end - a, -a - 1, bool))
+    upper, lower = np.arange(h), np.arange(width - h)
+    return half, [(upper, h + 1 + upper), (lower, h + lower)]
 
 
-def _solution(square: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """A^-1 B by the lower half of A, which is overwritten."""
+def _solution(half: np.ndarray, diagonals: list[Any], B: np.ndarray) -> np.ndarray:
+    """A^-1 B by half of A, which is overwritten."""
     # One call of LAPACK: threads of SciPy's BLAS and of NumPy's, in turns, wait for each other.
-    R, failed = dpotrf(square.T, lower=0, overwrite_a=1, clean=0)
+    width = half.shape[0] + half.shape[1] // 2
+    R, failed = dpftrf(width, half.ravel(), transr="N", uplo="U", overwrite_a=1)
     # LAPACK takes what overflowed for a matrix whose inverse is 0.
-    if failed or not np.isfinite(np.diagonal(R)).all():
+    factor = R.reshape(half.shape)
+    if failed or not all(np.isfinite(factor[place]).all() for place in diagonals):
         return np.full_like(B, np.nan)
-    solution: np.ndarray = dpotrs(R, B, lower=0)[0]
+    solution: np.ndarray = dpftrs(width, R, B, transr="N", uplo="U")[0]
     return solution
 
 

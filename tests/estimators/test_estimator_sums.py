@@ -190,6 +190,18 @@ def test_what_guesses_is_never_older_than_half_of_the_rows(size):
     assert len(solves) <= 11
 
 
+def test_the_first_of_dear_solutions_waits_for_as_much_work_of_adding_rows(monkeypatch):
+    monkeypatch.setattr("rvfl_jax.estimators.learned.MANY_FEATURES", 8)
+    model, known = EdRVFLClassifier(**WIDE), []
+    for start in range(0, 600, 50):
+        model.partial_fit(X[start : start + 50], Y[start : start + 50])
+        known.append(model._fitted.learned.standing.rows)
+    width = model._fitted.shape[1]
+    first = next(rows for rows in known if rows)
+    assert width // 3 <= first < width // 3 + 50
+    assert sorted(set(known))[1:] == [first << i for i in range(len(set(known)) - 1)]
+
+
 def test_a_guess_is_by_a_readout_that_has_not_seen_the_row():
     model = EdRVFLClassifier(**WIDE)
     in_batches(model, X[:300], Y[:300], (50,) * 6)
