@@ -190,6 +190,23 @@ class EdRVFLBase(BaseEstimator):  # type: ignore[misc]
         counts = np.zeros(num_outputs)
         self._become(Fitted(learned, counts, began_with=self._beginning(), **rest), Asked())
 
+    def _start(self, given: Any) -> None:
+        """Begin with what a subclass has checked; everything learned before is gone."""
+        raise NotImplementedError
+
+    def _grown(self, given: Any) -> Fitted:
+        """What is fitted, with room for what is given."""
+        raise NotImplementedError
+
+    def _make_ready(self, given: Any, *, fresh: bool) -> None:
+        """Begin, or go on with room for what is given."""
+        if fresh:
+            self._start(given)
+            return
+        self._same_design()
+        self._taken_up()
+        self._become(self._grown(given)._replace(scaling=given.scaling))
+
     def _become(self, fitted: Fitted, asked: Asked | None = None) -> None:
         if asked is None:
             asked = self._cache.asked_by_now if "_cache" in self.__dict__ else Asked()

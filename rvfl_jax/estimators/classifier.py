@@ -260,13 +260,7 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
             labels = labels.extended(declared)
         given = self._checked(X, y, sample_weight, labels, reset=fresh)
         announced = self._announced(X_next, given.scaling)
-        if fresh:
-            self._start(given)
-        else:
-            self._same_design()
-            self._taken_up()
-            grown = self._fitted.with_labels(given.labels)
-            self._become(grown._replace(scaling=given.scaling))
+        self._make_ready(given, fresh=fresh)
         if len(given.batch.X):
             self._learn(given.batch, announced)
         fitted = self._fitted
@@ -618,6 +612,9 @@ class EdRVFLClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[misc]
 
     def _readout_kind(self) -> str | None:
         return self._fitted.guessed_by
+
+    def _grown(self, given: "_Given") -> Fitted:
+        return self._fitted.with_labels(given.labels)
 
     def _start(self, given: "_Given") -> None:
         labels = given.labels

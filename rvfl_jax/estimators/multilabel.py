@@ -16,6 +16,7 @@ from rvfl_jax.core.types import Scale
 from rvfl_jax.estimators import adding, additive, compiled
 from rvfl_jax.estimators.adding import raise_unless
 from rvfl_jax.estimators.base import EdRVFLBase, in_parts, row_weights
+from rvfl_jax.estimators.fitted import Fitted
 from rvfl_jax.estimators.following import Asked
 from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.padding import classes_for
@@ -157,13 +158,7 @@ class EdRVFLMultiLabelClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[m
         """
         fresh = not self.__sklearn_is_fitted__()
         given = self._checked(X, y, sample_weight, labels, reset=fresh)
-        if fresh:
-            self._start(given)
-        else:
-            self._same_design()
-            self._taken_up()
-            grown = self._fitted.with_labels(given.labels)
-            self._become(grown._replace(scaling=given.scaling))
+        self._make_ready(given, fresh=fresh)
         if not len(given.batch.X):
             return
         self._guess(given.batch)
@@ -280,6 +275,9 @@ class EdRVFLMultiLabelClassifier(ClassifierMixin, EdRVFLBase):  # type: ignore[m
 
     def _check_options(self) -> None:
         check_threshold(self.threshold)
+
+    def _grown(self, given: "_Given") -> Fitted:
+        return self._fitted.with_labels(given.labels)
 
     def _start(self, given: "_Given") -> None:
         capacity = given.batch.target.shape[1]

@@ -13,6 +13,7 @@ from rvfl_jax.core.checks import one_of, plain_array
 from rvfl_jax.core.types import ColdStart, Ensemble, Lookahead, Precision, Scale, Solver
 from rvfl_jax.estimators import compiled
 from rvfl_jax.estimators.base import EdRVFLBase, row_weights
+from rvfl_jax.estimators.fitted import Fitted
 from rvfl_jax.estimators.following import Asked
 from rvfl_jax.estimators.learned import Batch
 from rvfl_jax.estimators.scaling import Scaling
@@ -131,12 +132,7 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
         fresh = not self.__sklearn_is_fitted__()
         given = self._checked(X, y, sample_weight, reset=fresh)
         announced = self._announced(X_next, given.scaling)
-        if fresh:
-            self._start(given)
-        else:
-            self._check_outputs(given)
-            self._taken_up()
-            self._become(self._fitted._replace(scaling=given.scaling))
+        self._make_ready(given, fresh=fresh)
         if len(given.batch.X):
             self._learn(given.batch, announced)
 
@@ -199,6 +195,10 @@ class EdRVFLRegressor(RegressorMixin, EdRVFLBase):  # type: ignore[misc]
             raise ValueError(
                 f"y: expected {self._fitted.capacity} outputs a row, as before, got {outputs}"
             )
+
+    def _grown(self, given: "_Given") -> Fitted:
+        self._check_outputs(given)
+        return self._fitted
 
     def _start(self, given: "_Given") -> None:
         batch = given.batch
