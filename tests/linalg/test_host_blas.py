@@ -84,7 +84,8 @@ def test_nothing_given_is_written_to(narrow_strips):
         np.testing.assert_array_equal(strip, before)
 
 
-@pytest.mark.parametrize("width", [1, 16, 50, 129])
+# Of both parities, with the middle within a strip and between two.
+@pytest.mark.parametrize("width", [1, 2, 3, 16, 17, 33, 50, 64, 65, 129])
 def test_products_and_solutions(width, narrow_strips):
     G = dense(drawn(width))
     strips, ridge = strips_of(G), np.array([0.5, 2.0])
