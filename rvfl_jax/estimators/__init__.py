@@ -29,10 +29,10 @@ any hashable label).
 nothing else of size d x d: `partial_fit` takes half a Gram, `merge` adds, `unlearn` subtracts, and a
 readout is solved when it is asked for. Rows of small calls wait until they are worth a product, and
 count all the same. On a CPU one half of D^T D is kept, and NumPy's BLAS multiplies where XLA would take
-twice as long, its products shared among as many threads as there are cores, and a solution takes one half more for as
-long as it lasts. Asked after every call it
-follows by low rank, with one more d x d array for as long. Everything else (-kF-Bayes, the paper's cold start, `solver="square_root"`, single precision)
-keeps the state of `edrvfl`.
+twice as long, its products shared among as many threads as there are cores; a solution takes one half
+more for as long as it lasts. Asked after every call it follows by low rank, with one more d x d array
+for as long. Everything else (-kF-Bayes, the paper's cold start, `solver="square_root"`, single
+precision) keeps the state of `edrvfl`.
 
 **Whole or not at all.** Whatever `fit`, `partial_fit` or `unlearn` raises, an interrupt included, the
 model is the one before, to the bit. One thread may learn while others predict: every answer is
