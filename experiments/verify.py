@@ -22,7 +22,8 @@ from experiments.settings import RESULTS
 
 EXPERIMENTS = (
     *("fashion_mnist_table", "readings", "fashion_mnist_curves", "cifar100", "plant_margin"),
-    *("claims", "tuning", "estimator", "feature_maps", "unknown"),
+    *("claims", "tuning", "estimator", "feature_maps", "unknown", "several_labels"),
+    "drift",
 )
 # Names of what a clock says, wherever in a record they stand.
 # "steps" of searches hold seconds beside passes and losses.
