@@ -26,7 +26,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.linalg.lapack import dpftrf, dpftrs
+from scipy.linalg.lapack import dpftrf, dpftrs, dpotrf, dpotrs
 from threadpoolctl import ThreadpoolController
 
 Strips = tuple[np.ndarray, ...]
@@ -35,6 +35,8 @@ Strips = tuple[np.ndarray, ...]
 STRIP_ROWS = 256
 # Multiplications from which another thread pays, and up to which BLAS takes none.
 WORTH_A_THREAD, ONE_THREAD = 3 * 10**7, 2 * 10**5
+# The widest matrix whose half SciPy packs: it counts d (d + 1) in 32 bits.
+MOST_PACKED = 46_340
 
 _most: ContextVar[int | None] = ContextVar("most", default=None)
 
@@ -147,10 +149,9 @@ def ridge_solution(strips: Strips, ridge: Any, B: np.ndarray) -> np.ndarray:
     used = B.any(axis=(0, 1))
     solved = np.zeros_like(B)
     for layer, one in enumerate(np.broadcast_to(ridge, (len(B),))):
-        half, diagonals = _half_of([strip[layer] for strip in strips])
-        for place in diagonals:
-            half[place] += one
-        solved[layer][:, used] = _solution(half, diagonals, B[layer][:, used])
+        own = [strip[layer] for strip in strips]
+        solution = _solution if B.shape[1] <= MOST_PACKED else _solution_of_many
+        solved[layer][:, used] = solution(own, one, B[layer][:, used])
     return solved
 
 
@@ -184,16 +185,30 @@ def _half_of(strips: list[np.ndarray]) -> tuple[np.ndarray, list[Any]]:
     return half, [(upper, h + 1 + upper), (lower, h + lower)]
 
 
-def _solution(half: np.ndarray, diagonals: list[Any], B: np.ndarray) -> np.ndarray:
-    """A^-1 B by half of A, which is overwritten."""
+def _solution(strips: list[np.ndarray], ridge: Any, B: np.ndarray) -> np.ndarray:
+    """(ridge I + G)^-1 B of one matrix, in the memory of half of it."""
+    half, diagonals = _half_of(strips)
+    for place in diagonals:
+        half[place] += ridge
     # One call of LAPACK: threads of SciPy's BLAS and of NumPy's, in turns, wait for each other.
-    width = half.shape[0] + half.shape[1] // 2
-    R, failed = dpftrf(width, half.ravel(), transr="N", uplo="U", overwrite_a=1)
+    R, failed = dpftrf(len(B), half.ravel(), transr="N", uplo="U", overwrite_a=1)
     # LAPACK takes what overflowed for a matrix whose inverse is 0.
     factor = R.reshape(half.shape)
     if failed or not all(np.isfinite(factor[place]).all() for place in diagonals):
         return np.full_like(B, np.nan)
-    solution: np.ndarray = dpftrs(width, R, B, transr="N", uplo="U")[0]
+    solution: np.ndarray = dpftrs(len(B), R, B, transr="N", uplo="U")[0]
+    return solution
+
+
+def _solution_of_many(strips: list[np.ndarray], ridge: Any, B: np.ndarray) -> np.ndarray:
+    """The same of any width, in the memory of all of it."""
+    A = whole(tuple(strip[None] for strip in strips))[0]
+    A[np.diag_indices(len(A))] += ridge
+    # By columns, as LAPACK has it, the other half.
+    R, failed = dpotrf(A.T, lower=0, overwrite_a=1, clean=0)
+    if failed or not np.isfinite(np.diagonal(R)).all():
+        return np.full_like(B, np.nan)
+    solution: np.ndarray = dpotrs(R, B, lower=0)[0]
     return solution
 
 

@@ -99,6 +99,17 @@ def test_products_and_solutions(width, narrow_strips):
     np.testing.assert_array_equal(ridge_solution(strips, 0.5, 0.0 * B), 0.0)
 
 
+def test_what_is_too_wide_to_be_packed_is_solved_all_the_same(narrow_strips, monkeypatch):
+    G, B = dense(drawn(50)), np.ones((LAYERS, 50, 2))
+    packed_up = ridge_solution(strips_of(G), 0.5, B)
+    monkeypatch.setattr(host_blas, "MOST_PACKED", 49)
+    close(ridge_solution(strips_of(G), 0.5, B), packed_up)
+    G[1, 3, 3] = -1e3
+    found = ridge_solution(strips_of(G), 0.5, B)
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1]).all()
+
+
 @pytest.mark.parametrize("at", [3, 45], ids=["first strip", "last strip"])
 @pytest.mark.parametrize("value", [-1e3, np.nan, np.inf])
 def test_what_is_not_positive_definite_has_no_solution(at, value, narrow_strips):
