@@ -210,8 +210,12 @@ def test_a_bound_that_fails_scores_nothing(changed):
 # --- runs and tables --------------------------------------------------------------------------
 
 
-def measured(name, out, seeds=2):
+def measured(name, out, seeds=2, tuned=None):
+    """Records of runs by seed, with choices made anew or those of another folder."""
     settings.case_of.cache_clear()
+    if tuned is not None:
+        folders = (records.folder_of(TOY, folder) / "tuning" for folder in (tuned, out))
+        shutil.copytree(*folders)
     tables.measure(TOY, [name], seeds=seeds, count=COUNT, out=out)
     _, point = tables.chosen_for(name, TOY, count=COUNT, out=out)
     return records.runs_file(name, TOY, point, out).records
@@ -227,14 +231,15 @@ def test_no_answer_depends_on_the_other_test_rows(name, changed, tmp_path):
     changed["case"] = lambda case: replace(
         case, Z_test=case.Z_test[order], y_test=case.y_test[order], columns=case.columns[order]
     )
-    other = measured(name, tmp_path / "permuted", seeds=1)["seed 0"]
+    # On what choices depend the test above says.
+    other = measured(name, tmp_path / "permuted", seeds=1, tuned=tmp_path)["seed 0"]
     same = [key for key in found if key.startswith(("accuracy", "ACC", "BWT", "forgetting"))]
     assert same
     for key in same:
         assert other[key] == pytest.approx(found[key], abs=1e-6)
     # Control: rows without their labels are another test set.
     changed["case"] = lambda case: replace(case, Z_test=case.Z_test[order])
-    mixed = measured(name, tmp_path / "mixed", seeds=1)["seed 0"]
+    mixed = measured(name, tmp_path / "mixed", seeds=1, tuned=tmp_path)["seed 0"]
     assert mixed["accuracy_class_incremental"] != pytest.approx(
         found["accuracy_class_incremental"], abs=1e-6
     )
