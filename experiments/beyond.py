@@ -6,7 +6,8 @@ labels and then frozen, or were trained on other data, but for the CIFAR feature
 optimistic. Every readout stands behind every encoder, on the same rows in the same order, or the
 table has the reason.
 
-Every method chooses among 13 settings, anew on each seed. Lambda of ridge and edRVFL, 1e-6 to 1e6,
+Every method chooses among 13 settings, anew on each seed. Lambda of ridge and edRVFL, 1e-6 to 1e6
+(1e-10 to 100 behind the sparse autoencoder, where the least was best; shrinkages begin there, too),
 is that of least generalised cross-validation of the learned state, which needs neither rows held
 out nor a second pass. Peers get both: 13 shrinkages of streaming LDA, and 13 learning rates of
 SGD, are tried on the stream less a fifth of each class, the accuracy on that fifth decides, and
@@ -14,7 +15,7 @@ all rows are learned with it (`experiments.peers`). The test set is looked at on
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,9 @@ from rvfl_jax.metrics import protocol_hits
 
 RIDGE = 10.0
 CANDIDATES = np.logspace(-6, 6, 13)
+# Where the best of these, and of the shrinkages from 1e-6 on, was the least.
+FINE = np.logspace(-10, 2, 13)
+FINE_ENCODERS = ("sparse autoencoder", "sparse autoencoder, shrink 2")
 # Of the training rows, for the peers' settings.
 HELD_OUT = 0.2
 GUARDED_ROWS = 500
@@ -99,19 +103,22 @@ def readouts(width: int) -> dict[str, Learner]:
     return found
 
 
-def learned(case: fm.Case, learner: Learner, key: Any) -> tuple[Record, Callable[..., Any]]:
+def learned(
+    case: fm.Case, learner: Learner, key: Any, *, fine: bool = False
+) -> tuple[Record, Callable[..., Any]]:
     """Accuracy with the lambda that GCV chooses, and the predictor."""
+    candidates = FINE if fine else CANDIDATES
     run = run_stream(learner, case.stream, key=key, evaluate="never", expert=None, guesses=False)
     scores = generalised_cross_validation(
-        run.state, CANDIDATES, ridge=RIDGE, num_rows=case.stream.num_rows
+        run.state, candidates, ridge=RIDGE, num_rows=case.stream.num_rows
     )
     at = int(np.argmin(scores[:, 0]))
-    state = with_ridge(run.state, CANDIDATES[at], ridge=RIDGE)
+    state = with_ridge(run.state, candidates[at], ridge=RIDGE)
     predict = partial(learner.predict, state)
     choice = {
-        "chosen": {"lambda": float(CANDIDATES[at])},
-        "edge": at in (0, len(CANDIDATES) - 1),
-        "candidates": CANDIDATES,
+        "chosen": {"lambda": float(candidates[at])},
+        "edge": at in (0, len(candidates) - 1),
+        "candidates": candidates,
         "GCV": scores[:, 0],
     }
     return {"choice": choice, **accuracies(case, np.asarray(predict(case.Z_test)))}, predict
@@ -129,28 +136,39 @@ def accuracies(case: fm.Case, scores: np.ndarray) -> Record:
     return {name: float(np.mean(hit)) for name, hit in hits.items()}
 
 
-def measure_case(name: str, case: fm.Case, raw_test: np.ndarray, seed: int, once: Once) -> None:
+def measure_case(
+    name: str, case: fm.Case, raw_test: np.ndarray, seed: int, once: Once, *, fine: bool = False
+) -> None:
     """All readouts and peers on one stream of features."""
     key = jax.random.key(seed)
     for readout, learner in readouts(case.stream.X.shape[-1]).items():
-        once(f"{name} | seed {seed} | {readout}", _guarded, case, raw_test, learner, key)
+        place = f"{name} | seed {seed} | {readout}"
+        once(place, _guarded, case, raw_test, learner, key, fine=fine)
     for peer in peers.PEERS:
-        once(f"{name} | seed {seed} | {peer}", of_peer, case, peer, seed)
+        once(f"{name} | seed {seed} | {peer}", of_peer, case, peer, seed, fine=fine)
 
 
-def _guarded(case: fm.Case, raw_test: np.ndarray, learner: Learner, key: Any) -> Record:
-    record, predict = learned(case, learner, key)
+def _guarded(
+    case: fm.Case, raw_test: np.ndarray, learner: Learner, key: Any, *, fine: bool
+) -> Record:
+    record, predict = learned(case, learner, key, fine=fine)
     encode = case.encoded.encode_test if case.encoded else np.asarray
     leak_guard(lambda X: predict(encode(X)), raw_test[:GUARDED_ROWS])
     return record | {"leak guard": "passed"}
 
 
-def of_peer(case: fm.Case, name: str, seed: int) -> Record:
+def of_peer(case: fm.Case, name: str, seed: int, *, fine: bool = False) -> Record:
     """Accuracy with the settings that are best on held-out training rows, and the choice."""
     peer = peers.PEERS[name]
+    if fine and peer.grid is peers.shrinkages:
+        peer = replace(peer, grid=_fine_shrinkages)
     choice = peers.choose(peer, case.stream, seed, share=HELD_OUT, count=len(CANDIDATES))
     scores = peer.fit(case.stream, seed, **choice["chosen"])(case.Z_test.astype(np.float64))
     return {"choice": choice, **accuracies(case, scores)}
+
+
+def _fine_shrinkages(count: int) -> list[peers.Settings]:
+    return [{"shrinkage": float(value)} for value in np.logspace(-10, 0, count)]
 
 
 def measure(config: Config, file: ResultsFile) -> None:
@@ -168,7 +186,7 @@ def measure(config: Config, file: ResultsFile) -> None:
                 raw_test = case.Z_test
                 if encoder is not None:
                     case = fm.encoded_case(case, encoder, "frozen", "first_batch", seed)
-                measure_case(label, case, raw_test, seed, once)
+                measure_case(label, case, raw_test, seed, once, fine=name in FINE_ENCODERS)
                 once(f"{label} | seed {seed} | complete", dict)
         for name in FEATURES if config.cifar else ():
             label = f"CIFAR-100 | {name}"

@@ -141,6 +141,14 @@ def test_no_test_row_enters_a_choice(case, problem):
         assert found["chosen"] in estimator.METHODS[name].grid
 
 
+def test_shrinkages_are_as_many_where_they_begin_lower(case):
+    grids = [
+        beyond.of_peer(case, "streaming LDA", 0, fine=fine)["choice"]["grid"] for fine in (0, 1)
+    ]
+    assert [len(grid) for grid in grids] == [len(beyond.CANDIDATES)] * 2
+    assert [grid[0]["shrinkage"] for grid in grids] == [1e-6, 1e-10]
+
+
 def test_what_is_chosen_learns_all_training_rows(case):
     record = beyond.of_peer(case, "streaming LDA", 0)
     assert len(record["choice"]["grid"]) == len(beyond.CANDIDATES)
@@ -274,6 +282,9 @@ def test_lambda_is_that_of_least_gcv_among_as_many(case, monkeypatch):
     assert len(choice["GCV"]) == len(beyond.CANDIDATES)
     at = list(choice["candidates"]).index(choice["chosen"]["lambda"])
     assert choice["GCV"][at] == min(choice["GCV"])
+    fine, _ = beyond.learned(case, learner, jax.random.key(0), fine=True)
+    np.testing.assert_array_equal(fine["choice"]["candidates"], beyond.FINE)
+    assert len(beyond.FINE) == len(beyond.CANDIDATES)
     monkeypatch.setattr(beyond, "CANDIDATES", np.logspace(8, 10, 3))
     assert beyond.learned(case, learner, jax.random.key(0))[0]["choice"]["edge"]
 
