@@ -163,14 +163,10 @@ def of_peer(case: fm.Case, name: str, seed: int) -> Record:
     """Accuracy with the settings that are best on held-out training rows, and the choice."""
     peer = peers.PEERS[name]
     if peer.grid is peers.shrinkages:
-        peer = replace(peer, grid=_shrinkages)
+        peer = replace(peer, grid=partial(peers.shrinkages, lowest=-10))
     choice = peers.choose(peer, case.stream, seed, share=HELD_OUT, count=len(CANDIDATES))
     scores = peer.fit(case.stream, seed, **choice["chosen"])(case.Z_test.astype(np.float64))
     return {"choice": choice, **accuracies(case, scores)}
-
-
-def _shrinkages(count: int) -> list[peers.Settings]:
-    return [{"shrinkage": float(value)} for value in np.logspace(-10, 0, count)]
 
 
 def measure(config: Config, file: ResultsFile) -> None:

@@ -235,9 +235,9 @@ def sgd(stream: Stream, seed: int, **settings: float) -> Scores:
 # --- their settings ---------------------------------------------------------------------------
 
 
-def shrinkages(count: int) -> list[Settings]:
-    """From 1e-6 to 1, which is the nearest class mean."""
-    return [{"shrinkage": float(value)} for value in np.logspace(-6, 0, count)]
+def shrinkages(count: int, lowest: float = -6) -> list[Settings]:
+    """From ten to that power, 1e-6, to 1, which is the nearest class mean."""
+    return [{"shrinkage": float(value)} for value in np.logspace(lowest, 0, count)]
 
 
 def rates(count: int) -> list[Settings]:

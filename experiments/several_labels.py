@@ -100,6 +100,14 @@ def model_of(seed: int) -> EdRVFLMultiLabelClassifier:
     return EdRVFLMultiLabelClassifier(2, 256, 1.0, random_state=seed)
 
 
+def learned(model: Any, X: np.ndarray, y: np.ndarray, rows: int) -> Any:
+    """The model after all rows, so many a call."""
+    for start in range(0, len(X), rows):
+        here = slice(start, start + rows)
+        model.partial_fit(X[here], y[here])
+    return model
+
+
 def judged(y: np.ndarray, guessed: np.ndarray) -> Record:
     """Macro F1, and the share of labels that are right."""
     return {
@@ -111,10 +119,7 @@ def judged(y: np.ndarray, guessed: np.ndarray) -> Record:
 def accuracy(config: Config, name: str, seed: int) -> Record:
     """What every way to choose thresholds comes to."""
     rows = rows_of(name, config, seed)
-    by_batches = model_of(seed)
-    for start in range(0, len(rows.X), BATCH):
-        here = slice(start, start + BATCH)
-        by_batches.partial_fit(rows.X[here], rows.y[here])
+    by_batches = learned(model_of(seed), rows.X, rows.y, BATCH)
     at_once = model_of(seed).fit(rows.X, rows.y)
     found: Record = {}
     for way, model in (("in batches", by_batches), ("after fit", at_once)):
@@ -134,18 +139,12 @@ def cost(labels: int, one_by_one: bool) -> Record:
     y = (X @ rng.standard_normal((64, labels)) > 4.0).astype(int)
 
     def several() -> None:
-        model = model_of(0)
-        for start in range(0, len(X), COST_BATCH):
-            model.partial_fit(X[start : start + COST_BATCH], y[start : start + COST_BATCH])
-        model.predict(X[:1])
+        learned(model_of(0), X, y, COST_BATCH).predict(X[:1])
 
     def each() -> None:
         for label in range(TIMED):
             model = EdRVFLClassifier(2, 256, 1.0, random_state=0)
-            for start in range(0, len(X), COST_BATCH):
-                here = slice(start, start + COST_BATCH)
-                model.partial_fit(X[here], y[here, label])
-            model.predict(X[:1])
+            learned(model, X, y[:, label], COST_BATCH).predict(X[:1])
 
     call: Callable[[], None] = each if one_by_one else several
     seconds = []
@@ -201,7 +200,7 @@ def main(config: Config, out: Path = RESULTS / "several_labels") -> None:
         config: protocol.
         out: folder of the results.
     """
-    file: Any = ResultsFile(out / "results.json", config)
+    file = ResultsFile(out / "results.json", config)
     measure(config, file)
     tabulate(config, file, out)
     print((out / "table.md").read_text(encoding="utf-8"))
