@@ -26,7 +26,7 @@ from jax import lax
 from rvfl_jax.core.checks import positive_int
 from rvfl_jax.core.types import Array, Learner, Recipe, State, StepInfo
 from rvfl_jax.learners.base import Held, plain_learner, shared_programs
-from rvfl_jax.learners.parts import unless_unhealthy
+from rvfl_jax.learners.parts import rows_of, unless_unhealthy
 
 
 class Options(NamedTuple):
@@ -96,12 +96,10 @@ def _in_minibatches(options: Options, numbers: Any) -> Learner:
         weight_t: Any = None,
         weight_next: Any = None,
     ) -> tuple[State, StepInfo]:
-        X, weight = _without_padding(X_t, weight_t)
+        X, weight = rows_of(X_t, weight_t)
         rows = max(min(options.rows, len(X)), 1)
         pieces = Pieces.cut(rows, X, jnp.asarray(Y_t), weight)
-        announced = pieces.announced(
-            *_without_padding(X[:0] if X_next is None else X_next, weight_next)
-        )
+        announced = pieces.announced(*rows_of(X[:0] if X_next is None else X_next, weight_next))
         count = pieces.number * options.epochs
 
         def learn(state: State, i: Array) -> tuple[State, tuple[Array, dict[str, Array]]]:
@@ -171,10 +169,3 @@ class Pieces(NamedTuple):
 def _of_length(x: Array, length: int) -> Array:
     """An array with zeros behind its last row."""
     return jnp.pad(x, [(0, length - len(x)), *[(0, 0)] * (x.ndim - 1)])
-
-
-def _without_padding(X: Any, weight: Any) -> tuple[Array, Array]:
-    """Rows in their own dtype, 0 in padding, and weights, 1 for None."""
-    X = jnp.asarray(X)
-    weight = jnp.ones(len(X)) if weight is None else jnp.asarray(weight)
-    return jnp.where(weight[:, None] > 0, X, jnp.zeros((), X.dtype)), weight

@@ -17,16 +17,17 @@ State = TypeVar("State")
 BLOCK_ROWS = 4096
 
 
-def rows_of(X: Any, weight: Any, dtype: Any) -> tuple[Array, Array]:
+def rows_of(X: Any, weight: Any, dtype: Any = None) -> tuple[Array, Array]:
     """A batch (b, s) with its padding, which may hold anything, set to 0, and weights (b,).
 
     Args:
         X: (b, s).
         weight: (b,), 0 in padding; None for 1 everywhere.
-        dtype: of both results.
+        dtype: of both results; each keeps its own when None.
     """
+    X = jnp.asarray(X, dtype)
     weight = jnp.ones(len(X), dtype) if weight is None else jnp.asarray(weight, dtype)
-    return jnp.where(weight[:, None] > 0, jnp.asarray(X, dtype), 0.0), weight
+    return jnp.where(weight[:, None] > 0, X, jnp.zeros((), X.dtype)), weight
 
 
 def weighted_mean(each: Array, weight: Array) -> Array:

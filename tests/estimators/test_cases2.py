@@ -11,6 +11,7 @@ import pytest
 
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, adaptive_k, load_model, merge, save_model
 from rvfl_jax.core.checks import NumericalError
+from tests.amounts import slow_but
 from tests.estimators.test_estimator import SMALL, blobs
 from tests.estimators.test_whole import whole
 
@@ -179,7 +180,7 @@ SHAPING = ("num_layers", "num_nodes", "intercept", "activation", "weight_init", 
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-@pytest.mark.parametrize("way", ["file", "pickle"])
+@pytest.mark.parametrize("way", slow_but(["file"], ["file", "pickle"]))
 def test_09_models_go_on_alike_wherever_they_were_kept(name, value, way, tmp_path):
     """scikit-learn 19626: an attribute was lost, and the next `partial_fit` failed."""
     # Batches of one size, which share their programs.

@@ -80,7 +80,12 @@ def test_ensemble_predicts_by_mean_softmax():
 
 
 @pytest.mark.parametrize(
-    "sizes", [(120,), (1,) * 120, (3, 50, 7, 60)], ids=["whole", "rows", "ragged"]
+    "sizes",
+    [
+        pytest.param((120,), id="whole", marks=pytest.mark.slow),
+        pytest.param((1,) * 120, id="rows"),
+        pytest.param((3, 50, 7, 60), id="ragged"),
+    ],
 )
 @pytest.mark.parametrize("k", [0.0, 1.0, adaptive_k(reuse_k=True)], ids=["0", "1", "adaptive"])
 @pytest.mark.parametrize("lookahead", ["hold", pytest.param("none", marks=pytest.mark.slow)])

@@ -89,7 +89,7 @@ def examples(count):
     )
 
 
-@examples(100)
+@examples(40)
 @given(batches())
 def test_right_answer_or_clear_error(case):
     check(case)

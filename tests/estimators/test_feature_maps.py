@@ -26,6 +26,7 @@ from rvfl_jax import (
 from rvfl_jax.estimators import hosted
 from rvfl_jax.estimators.feature_maps import KEPT, SEEN, median_distance
 from tests import references, tolerances
+from tests.amounts import slow_but
 from tests.estimators.test_estimator import assert_close, blobs, in_batches
 
 X, Y = blobs(num_rows=240, num_features=20)
@@ -81,7 +82,7 @@ def scores(model, Z):
 
 
 @pytest.mark.parametrize("feature_map", MAPS)
-@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("intercept", slow_but([True], [True, False]))
 def test_readouts_are_those_of_dense_ridge(feature_map, intercept):
     model = EdRVFLClassifier(**OPTIONS, feature_map=feature_map, intercept=intercept)
     model.fit(X[:200], Y[:200], WEIGHT[:200])

@@ -11,6 +11,7 @@ from rvfl_jax.estimators import hosted
 from rvfl_jax.learners.edrvfl.host_sums import HostSums
 from rvfl_jax.learners.edrvfl.sums import Sums
 from rvfl_jax.linalg import host_blas
+from tests.amounts import slow_but
 from tests.estimators.test_estimator import assert_close, blobs, in_batches
 
 X, Y = blobs(num_rows=300, num_classes=4, num_features=6)
@@ -83,7 +84,9 @@ def answers(model):
     }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(
+    "name", slow_but(["weights", "few rows a call", "discriminant", "unlearn", "fit"], CHANGES)
+)
 def test_both_learn_the_same(name, by_programs):
     begin, change = CHANGES[name]
     ours, theirs = change(begin()), by_programs(lambda: change(begin()))

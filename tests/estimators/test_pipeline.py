@@ -17,6 +17,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.random_projection import SparseRandomProjection
 
 from rvfl_jax import EdRVFLClassifier, IncrementalPipeline
+from tests.amounts import slow_but
 from tests.estimators.intents import SENTENCES, held_out, learned
 from tests.estimators.test_estimator import blobs
 from tests.tolerances import CLOSED_FORM
@@ -118,7 +119,7 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", slow_but(["hashed to few"], STEPS))
 def test_intents_grow_from_sentences(name):
     steps = [(f"step{i}", step) for i, step in enumerate(STEPS[name]())]
     classifier = EdRVFLClassifier(num_nodes=256, ridge=0.1, random_state=0)

@@ -18,6 +18,7 @@ import rvfl_jax
 from rvfl_jax import EdRVFLClassifier, EdRVFLRegressor, merge
 from rvfl_jax.core.checks import NumericalError
 from rvfl_jax.estimators.base import MOST_ROWS
+from tests.amounts import slow_but
 from tests.estimators.test_estimator import SMALL, blobs
 
 X, Y = blobs(120)
@@ -104,7 +105,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(
+    "name", slow_but(["fit", "new classes", "in parts", "unlearn", "regressor"], CHANGES)
+)
 def test_exceptions_anywhere_leave_the_old_or_the_new_model(name):
     """keras PR 21019: an interrupt left arrays deleted, and parts of a batch learned."""
     begin, change = CHANGES[name]

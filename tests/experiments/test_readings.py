@@ -11,6 +11,7 @@ from experiments import as_printed, readings
 from experiments import fashion_mnist as fm
 from experiments.results_file import ResultsFile
 from rvfl_jax import equations
+from tests.amounts import slow_but
 from tests.streams import blobs
 from tests.tolerances import CLOSED_FORM
 
@@ -45,7 +46,7 @@ def learned_in_library(batches, style, after):
     return np.asarray(run.state.theta)[0, 1:]
 
 
-@pytest.mark.parametrize("after", readings.AFTER)
+@pytest.mark.parametrize("after", slow_but(["last batch"], readings.AFTER))
 @pytest.mark.parametrize("style", fm.RIDGES)
 def test_sums_printed_formulas_and_library_are_one(style, after, batches):
     got = readings.exact(readings.sums_of(batches), style)

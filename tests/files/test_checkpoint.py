@@ -20,6 +20,7 @@ from rvfl_jax import (
 from rvfl_jax.estimators import save
 from rvfl_jax.estimators.save import FILE
 from rvfl_jax.files.checkpoint import load_checkpoint_file, restore, save_checkpoint
+from tests.amounts import slow_but
 from tests.estimators.test_estimator import SMALL, blobs
 from tests.streams import environment
 from tests.trees import same
@@ -138,7 +139,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but(["forward, held", "discriminant", "forgetting"], MODELS))
 def test_models_answer_and_go_on_to_the_last_bit(tmp_path, name):
     X, y = blobs(num_classes=4)
     labels = [("a", 1), "bb", 7, True]

@@ -15,6 +15,7 @@ from rvfl_jax.linalg.products import strips
 from rvfl_jax.runs.scan import block_size
 from rvfl_jax.streams.batches import Batches
 from tests import references, tolerances
+from tests.amounts import slow_but
 from tests.streams import blobs, ragged_stream, reweighted, weighted_batches
 
 KEY = jax.random.key(0)
@@ -87,18 +88,15 @@ QUICK = {
     ("random_diagonal", "paper"),
 }
 LOOKS = [
-    pytest.param(
-        name,
-        cold_start,
-        ("batch", 5)[(at + paper) % 2],
-        marks=[] if (name, cold_start) in QUICK else pytest.mark.slow,
-    )
+    (name, cold_start, ("batch", 5)[(at + paper) % 2])
     for at, name in enumerate(STRENGTHS)
     for paper, cold_start in enumerate(("exact", "paper"))
 ]
 
 
-@pytest.mark.parametrize(("name", "cold_start", "evaluate"), LOOKS)
+@pytest.mark.parametrize(
+    ("name", "cold_start", "evaluate"), slow_but([x for x in LOOKS if x[:2] in QUICK], LOOKS)
+)
 def test_blocks_are_single_steps(name, cold_start, evaluate):
     of = {
         solver: make(STRENGTHS[name], solver, cold_start=cold_start)
@@ -112,15 +110,11 @@ def test_blocks_are_single_steps(name, cold_start, evaluate):
 
 
 @pytest.mark.parametrize(
-    ("rows", "num_batches"), [(12, 29), (9, 45), pytest.param(31, 14, marks=pytest.mark.slow)]
+    ("rows", "num_batches"), slow_but([(12, 29)], [(12, 29), (9, 45), (31, 14)])
 )
 @pytest.mark.parametrize(
     "name",
-    [
-        "printed",
-        "reused",
-        *(pytest.param(k, marks=pytest.mark.slow) for k in ("k", "random_diagonal")),
-    ],
+    slow_but(["printed", "reused"], ["printed", "reused", "k", "random_diagonal"]),
 )
 def test_batches_across_strips_of_a_product_are_single_steps(name, rows, num_batches):
     """Blocks of so many rows that half products are made in strips, with batches across them."""
@@ -228,7 +222,7 @@ def test_a_batch_that_cannot_be_learned_leaves_no_trace(name):
     check_same_run(*runs)
 
 
-@pytest.mark.parametrize("name", ["ridge", "k", "printed"])
+@pytest.mark.parametrize("name", slow_but(["ridge", "printed"], ["ridge", "k", "printed"]))
 def test_a_factor_that_fails_names_its_batch(name):
     """Gram matrices overflow in batch 10; what was learned before it stays, and stays finite."""
     stream = small_batches()

@@ -7,6 +7,7 @@ import pytest
 import rvfl_jax
 from rvfl_jax.runs.deferred import plan_blocks
 from tests import references, tolerances
+from tests.amounts import slow_but
 from tests.compilations import counted_compilations
 from tests.streams import blobs, ragged_stream, reweighted
 
@@ -30,7 +31,7 @@ FEW = [(0.0, "task", 0), (1.414, 4, 3), (1.414, "batch", 0)]
 
 @pytest.mark.parametrize(
     ("k", "evaluate", "rows_ahead"),
-    [pytest.param(*case, marks=[] if case in FEW else pytest.mark.slow) for case in EACH],
+    slow_but(FEW, EACH),
 )
 def test_deferred_decisions_equal_decisions_at_every_batch(k, evaluate, rows_ahead):
     lookahead = np.ones((rows_ahead, 6)) if rows_ahead else None

@@ -18,6 +18,7 @@ from rvfl_jax.learners.er import er
 from rvfl_jax.learners.ewc import ewc
 from rvfl_jax.learners.finetune import finetune
 from tests import tolerances
+from tests.amounts import slow_but
 from tests.compilations import counted_compilations
 from tests.runs.test_resume import Interrupted, stop_after
 from tests.streams import blobs, ragged_stream
@@ -72,7 +73,7 @@ def differ(one, other):
 
 
 @EACH
-@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("epochs", slow_but([2], [1, 2]))
 def test_a_step_is_a_loop_of_steps_bit_for_bit(learner, epochs):
     state = begun(learner)
     after, info = stepped(in_minibatches(learner, rows=8, epochs=epochs), state, X, Y)

@@ -1,5 +1,6 @@
 """A learner that begins at theta_0: eq. (13)'s minimum with theta_0 in it, in every form."""
 
+import itertools
 from itertools import pairwise
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 import rvfl_jax
 from rvfl_jax import equations
 from tests import paper, references, tolerances
+from tests.amounts import slow_but
 from tests.references import relative_error
 from tests.streams import blobs, ragged_stream, reweighted, weighted_batches
 
@@ -42,8 +44,13 @@ def rows_of(stream, state, layer):
     return weighted_batches(stream, lambda X: references.features(state.W, X), layer)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("strength", STRENGTHS)
+@pytest.mark.parametrize(
+    ("strength", "solver"),
+    slow_but(
+        [("ridge", "covariance"), ("forward", "information"), ("bayes", "square_root")],
+        itertools.product(STRENGTHS, SOLVERS),
+    ),
+)
 def test_closed_form_with_a_prior_at_every_t(strength, solver):
     stream = reweighted(ragged_stream())
     learner = make(STRENGTHS[strength], solver)

@@ -11,6 +11,7 @@ from rvfl_jax.learners.dsal import dsal
 from rvfl_jax.learners.foal import foal
 from rvfl_jax.learners.gacl import gacl
 from tests import tolerances
+from tests.amounts import slow_but
 from tests.learners.test_means import scores_of, up_to
 from tests.references import relative_error
 from tests.streams import blobs, ragged_stream, reweighted
@@ -28,7 +29,7 @@ def sigmoid(Z):
     return 1 / (1 + np.exp(-Z))
 
 
-@pytest.mark.parametrize("t", [2, 5, 9])
+@pytest.mark.parametrize("t", slow_but([9], [2, 5, 9]))
 @pytest.mark.parametrize("solver", ["covariance", "information"])
 def test_acil_is_r_on_the_same_features(t, solver):
     """-R whose hidden weights are 0 learns its inputs, which here are ACIL's features."""

@@ -9,6 +9,7 @@ from rvfl_jax.learners.edrvfl import sums as module
 from rvfl_jax.learners.edrvfl.network import resolve_activation
 from rvfl_jax.learners.edrvfl.sums import Sums, learned_state, sums_of, sums_of_rows, system_of
 from tests import references, tolerances
+from tests.amounts import slow_but
 from tests.references import relative_error
 
 KEY = jax.random.key(0)
@@ -116,7 +117,7 @@ def test_lambda_and_prior_enter_once(began):
         assert relative_error(errors, gap.sum(axis=1)) <= tolerances.CLOSED_FORM
 
 
-@pytest.mark.parametrize("began", [False, True])
+@pytest.mark.parametrize("began", slow_but([True], [False, True]))
 @pytest.mark.parametrize("solver", ["covariance", "square_root"])
 def test_states_are_taken_apart_and_put_together(began, solver):
     learner = rvfl_jax.edrvfl(num_layers=2, num_nodes=7, ridge=RIDGES, k=1.0, solver=solver)

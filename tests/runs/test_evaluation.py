@@ -9,6 +9,7 @@ from rvfl_jax import metrics
 from rvfl_jax.runs import evaluation
 from rvfl_jax.streams.labels import to_columns
 from tests import references, tolerances
+from tests.amounts import slow_but
 from tests.streams import blobs, reweighted
 
 KEY = jax.random.key(0)
@@ -89,7 +90,7 @@ STRENGTHS = {
 }
 
 
-@pytest.mark.parametrize("strength", STRENGTHS)
+@pytest.mark.parametrize("strength", slow_but(["bayes", "paper"], STRENGTHS))
 def test_followed_scores_equal_new_ones(strength, monkeypatch):
     stream = reweighted(many_classes(num_batches=100))
     followed = history(learner(**STRENGTHS[strength]), stream)

@@ -7,6 +7,7 @@ import pytest
 
 import rvfl_jax
 from tests import tolerances
+from tests.amounts import slow_but
 
 KEY = jax.random.key(0)
 KINDS = ("constant", "at zero", "bayes", "reused", "trace")
@@ -100,7 +101,7 @@ def test_log_k_of_minus_infinity_is_ridge_with_derivative_zero(stream):
     assert slope == 0
 
 
-@pytest.mark.parametrize("checkpoint", [True, False, 1, 4, 50])
+@pytest.mark.parametrize("checkpoint", slow_but([True, 4], [True, False, 1, 4, 50]))
 def test_losses_are_those_of_the_run(stream, learner, checkpoint):
     history = rvfl_jax.run_stream(learner, stream, key=KEY).history
     losses = jax.jit(

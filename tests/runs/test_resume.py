@@ -1,11 +1,14 @@
 """A run that is interrupted or cannot write goes on to the bits of one that was not."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
 
 import rvfl_jax
 from rvfl_jax.files.checkpoint import load_checkpoint_file
+from tests.amounts import slow_but
 from tests.streams import blobs, ragged_stream
 from tests.streams.test_feed import options_of, pairs_of, small
 from tests.trees import same
@@ -39,11 +42,7 @@ QUICK = [("bayes", False), ("forward", True)]
 
 @pytest.mark.parametrize(
     ("kind", "read"),
-    [
-        pytest.param(kind, read, marks=[] if (kind, read) in QUICK else pytest.mark.slow)
-        for kind in LEARNERS
-        for read in (False, True)
-    ],
+    slow_but(QUICK, itertools.product(LEARNERS, (False, True))),
     ids=lambda value: {False: "in memory", True: "read"}.get(value, value),
 )
 def test_interrupted_runs_go_on_to_the_last_bit(tmp_path, kind, read):
