@@ -276,7 +276,9 @@ def _legend(figure: Figure, learners: list[Measured]) -> None:
     figure.legend(handles=[*entries, told], loc="outside lower center", ncols=len(entries) + 1)
 
 
-def draw_batches(setting: Setting, found: Any, variants: Sequence[Any], path: Path) -> None:
+def draw_batches(
+    setting: Setting, found: Any, variants: Sequence[Any], path: Path, seeds: str
+) -> None:
     """Final accuracy against the rows of a batch, a panel a family; blurred boundaries as stars."""
     known = contenders()
     rows = 60_000 if setting.rows is None else setting.rows
@@ -320,5 +322,5 @@ def draw_batches(setting: Setting, found: Any, variants: Sequence[Any], path: Pa
         _plain(panel)
     figure.supylabel("final accuracy, %")
     figure.supxlabel("rows of a batch")
-    figure.suptitle(f"{setting.title}, in other batches; stars: blurred boundaries")
+    figure.suptitle(f"{setting.title}, in other batches, {seeds}; stars: blurred boundaries")
     figure.savefig(path, dpi=120)

@@ -12,7 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import rvfl_jax
-from experiments.compared import labels, pictures, records, settings, spaces, tables, tuning
+from experiments.compared import (
+    curves,
+    labels,
+    pictures,
+    records,
+    settings,
+    spaces,
+    tables,
+    tuning,
+)
 from experiments.compared.__main__ import main
 from experiments.compared.contenders import NOT_RUN, contenders
 from experiments.compared.settings import SETTINGS, Setting
@@ -366,3 +375,23 @@ def test_the_tables_kept_are_those_of_the_records_kept(name, tmp_path):
     made = tables.tabulate(SETTINGS[name], seeds=5, count=CONFIGURATIONS, out=tmp_path)
     for path in (made, made.with_suffix(".csv")):
         assert path.read_bytes() == (kept / path.name).read_bytes(), path.name
+
+
+def test_the_curves_kept_are_those_of_the_records_kept(tmp_path):
+    kept = RESULTS / "compared_a"
+    shutil.copytree(kept, tmp_path / kept.name)
+    folder = tmp_path / kept.name / "curves"
+    curves.tabulate(SETTINGS["a"], seeds=5, count=CONFIGURATIONS, out=tmp_path)
+    assert (folder / "table.md").read_bytes() == (kept / "curves/table.md").read_bytes()
+    with (folder / "table.csv").open() as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    # Its arithmetic failed there, and a method of whole tasks is not run.
+    assert float(rows["MAS"]["T=400"]) == 0.0
+    assert rows["CRNet-I"]["T=400"] == ""
+
+
+def test_seeds_of_curves_are_told():
+    one, two = curves.Variant(5), curves.Variant(10)
+    assert curves.seeds_told({}) == "0 seeds"
+    assert curves.seeds_told({"er": {one: np.zeros(1), two: np.zeros(1)}}) == "1 seed"
+    assert curves.seeds_told({"er": {one: np.zeros(1), two: np.zeros(5)}}) == "1 to 5 seeds"
