@@ -114,6 +114,6 @@ def test_solvers_are_structure_and_equal_by_options():
         assert solvers_of(name, options) == (make(options),)
 
 
-@pytest.mark.parametrize(("rows", "name"), [(3, "blocked"), (4, "information")])
+@pytest.mark.parametrize(("rows", "name"), [(4, "blocked"), (5, "information")])
 def test_auto_takes_the_fastest(rows, name):
     assert fastest(solvers_of("auto", SolverOptions(True, False)), rows, 10).name == name

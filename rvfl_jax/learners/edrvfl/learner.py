@@ -136,7 +136,7 @@ def edrvfl(
             "information" accumulates Gram matrices and factorises each step,
             d^2 b + d^3 / 3 flops, or defers decisions (`run_stream(..., guesses=False)`);
             "square_root" updates a triangular factor by QR, for devices with float32 only;
-            "auto" takes the information form when b >= 0.4 d, else the blocked form. All
+            "auto" takes the information form when 2 b >= d, else the blocked form. All
             give the same results as far as precision allows.
         weight_init: a name of `rvfl_jax.learners.edrvfl.network.WEIGHT_INITS` or an initializer.
         weight_scale: > 0, factor on the random weights, which is the gain before each

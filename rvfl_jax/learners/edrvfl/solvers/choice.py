@@ -20,5 +20,5 @@ def solvers_of(name: str, options: SolverOptions) -> tuple[ReadoutSolver, ...]:
 
 def fastest(solvers: tuple[ReadoutSolver, ...], rows: int, width: int) -> ReadoutSolver:
     """The one for batches of so many rows of so many features."""
-    # Steps of both take as long at b = 0.3 d for d = 500 and 0.4 d for 2,000 (AMD EPYC).
-    return solvers[-1] if 5 * rows >= 2 * width else solvers[0]
+    # Its steps are no slower from 0.4 d on, but in single precision its factor fails earlier.
+    return solvers[-1] if 2 * rows >= width else solvers[0]
