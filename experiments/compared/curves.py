@@ -164,17 +164,12 @@ def tabulate(setting: Setting, *, seeds: int, count: int, out: Path) -> None:
         cells = [mean_and_deviation(values.get(variant, ())) for variant in variants]
         rows.append([contender.title, contender.family, *cells])
     headings = ["method", "family", *(variant.name for variant in variants)]
-    told = f"Final accuracy, {seeds_told(found)}; 0 where the arithmetic failed."
+    told = "no seeds"
+    if found:
+        from experiments.compared.pictures import draw_batches, measured_in_batches, seeds_told
+
+        told = seeds_told(measured_in_batches(found))
+        draw_batches(setting, found, variants, folder / "curves.png")
+    told = f"Final accuracy, {told}; 0 where the arithmetic failed."
     before = f"# {setting.title}, in other batches\n\n{told}\n\n"
     write_table(folder, headings, rows, before=before)
-    if found:
-        from experiments.compared.pictures import draw_batches
-
-        draw_batches(setting, found, variants, folder / "curves.png", seeds_told(found))
-
-
-def seeds_told(found: dict[str, dict[Variant, np.ndarray]]) -> str:
-    """How many seeds there are, of the least to the most, in words."""
-    counts = [len(values) for each in found.values() for values in each.values()] or [0]
-    least, most = min(counts), max(counts)
-    return f"{most} seed{'s' * (most != 1)}" if least == most else f"{least} to {most} seeds"

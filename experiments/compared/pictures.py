@@ -276,19 +276,26 @@ def _legend(figure: Figure, learners: list[Measured]) -> None:
     figure.legend(handles=[*entries, told], loc="outside lower center", ncols=len(entries) + 1)
 
 
-def draw_batches(
-    setting: Setting, found: Any, variants: Sequence[Any], path: Path, seeds: str
-) -> None:
-    """Final accuracy against the rows of a batch, a panel a family; blurred boundaries as stars."""
+def measured_in_batches(found: Any) -> list[Measured]:
+    """Each method with its values in the batches of which it has most seeds."""
     known = contenders()
+    return [
+        Measured(name, known[name], list(max(each.values(), key=len)))
+        for name, each in found.items()
+    ]
+
+
+def draw_batches(setting: Setting, found: Any, variants: Sequence[Any], path: Path) -> None:
+    """Final accuracy against the rows of a batch, a panel a family; blurred boundaries as stars."""
     rows = 60_000 if setting.rows is None else setting.rows
     cut = [variant for variant in variants if not variant.blur]
     blurred = [variant for variant in variants if variant.blur]
-    methods = {name: Measured(name, known[name], []) for name in found}
-    shown = [title for title in PANELS if any(one.panel == title for one in methods.values())]
+    methods = measured_in_batches(found)
+    told = seeds_told(methods)
+    shown = [title for title in PANELS if any(one.panel == title for one in methods)]
     figure = Figure(figsize=(14, 8), layout="constrained")
     for title, panel in _panels(figure, shown).items():
-        own = [one for one in methods.values() if one.panel == title]
+        own = [one for one in methods if one.panel == title]
         ends = []
         for at, one in enumerate(own):
             there = [variant for variant in cut if variant in found[one.name]]
@@ -322,5 +329,5 @@ def draw_batches(
         _plain(panel)
     figure.supylabel("final accuracy, %")
     figure.supxlabel("rows of a batch")
-    figure.suptitle(f"{setting.title}, in other batches, {seeds}; stars: blurred boundaries")
+    figure.suptitle(f"{setting.title}, in other batches, {told}; stars: blurred boundaries")
     figure.savefig(path, dpi=120)

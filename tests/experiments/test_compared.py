@@ -392,6 +392,8 @@ def test_the_curves_kept_are_those_of_the_records_kept(tmp_path):
 
 def test_seeds_of_curves_are_told():
     one, two = curves.Variant(5), curves.Variant(10)
-    assert curves.seeds_told({}) == "0 seeds"
-    assert curves.seeds_told({"er": {one: np.zeros(1), two: np.zeros(1)}}) == "1 seed"
-    assert curves.seeds_told({"er": {one: np.zeros(1), two: np.zeros(5)}}) == "1 to 5 seeds"
+    few = {"er": {one: np.zeros(1), two: np.zeros(1)}}
+    many = {"gem": {one: np.zeros(1), two: np.zeros(5)}}
+    assert pictures.seeds_told(pictures.measured_in_batches(few)) == "1 seed"
+    found = pictures.measured_in_batches(few | many)
+    assert pictures.seeds_told(found) == "mean of 5 seeds (ER 1)"
