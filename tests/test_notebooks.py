@@ -1,5 +1,6 @@
 """Every notebook runs from top to bottom, and its two forms are one text."""
 
+import os
 import re
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+# Notebooks compute for longer than they compile.
+FLAGS = os.environ["XLA_FLAGS"].replace("optimization_level=0", "optimization_level=1")
 # A tag of cells that print seconds.
 TIMING = "timing"
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
@@ -25,7 +28,8 @@ def test_there_are_notebooks():
 def test_notebook_runs(path):
     notebook = nbformat.read(path, as_version=4)
     kept = [_told(cell) for cell in notebook.cells]
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": FOLDER}}).execute()
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": FOLDER}})
+    client.execute(env=os.environ | {"XLA_FLAGS": FLAGS})
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     for place, (before, cell) in enumerate(zip(kept, notebook.cells, strict=True)):
