@@ -1,4 +1,4 @@
-"""The command: `python -m experiments.compared tune|tables|curves|pictures`."""
+"""The command: `python -m experiments.compared tune|tables|curves|widths|pictures`."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from experiments.settings import RESULTS
 
 QUICK_CONFIGURATIONS = 4
 
-Work = Literal["tune", "tables", "curves", "pictures"]
+Work = Literal["tune", "tables", "curves", "widths", "pictures"]
 
 
 def main(
@@ -25,7 +25,7 @@ def main(
     quick: bool = False,
     out: Path = RESULTS,
 ) -> None:
-    """Tune, measure, vary the batches, or draw; what is kept already is not made again.
+    """Tune, measure, vary batches or widths, or draw; what is kept already is not made again.
 
     Args:
         work: what to do.
@@ -50,6 +50,10 @@ def main(
             from experiments.compared import curves
 
             curves.measure(setting, wanted, seeds=seeds, count=count, out=out)
+        elif work == "widths":
+            from experiments.compared import widths
+
+            widths.measure(setting, wanted, seeds=seeds, count=count, out=out)
         else:
             from experiments.compared import pictures
 
